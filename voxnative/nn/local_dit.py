@@ -1,0 +1,98 @@
+"""LocDiT: the velocity network of the flow over one patch.
+
+Source: voxcpm/modules/locdit/local_dit_v2.py `VoxCPMLocDiT`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voxnative.config import LMConfig
+from voxnative.nn.blocks import TransformerStack
+
+N_MU_TOKENS = 2  # one from the base LM, one from the residual LM
+_TIME_SCALE = 1000.0  # flow time runs over 0..1, the sinusoids expect 0..1000
+_MAX_PERIOD = 10_000.0
+
+
+class TimeMLP(nn.Module):
+    """Sinusoid features of a flow time -> embedding.
+
+    Source: `TimestepEmbedding`.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(hidden_size, hidden_size)
+        self.linear_2 = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[B, H] -> [B, H]."""
+        return self.linear_2(F.silu(self.linear_1(features)))
+
+
+class LocalDiT(nn.Module):
+    """Bidirectional transformer over [mu (2), time (1), cond (P), x (P)]; reads the last P."""
+
+    def __init__(self, cfg: LMConfig, feat_dim: int, patch_size: int) -> None:
+        super().__init__()
+        self.hidden_size = cfg.hidden_size
+        self.in_proj = nn.Linear(feat_dim, cfg.hidden_size)
+        self.cond_proj = nn.Linear(feat_dim, cfg.hidden_size)
+        self.out_proj = nn.Linear(cfg.hidden_size, feat_dim)
+        self.time_mlp = TimeMLP(cfg.hidden_size)
+        self.delta_time_mlp = TimeMLP(cfg.hidden_size)
+        self.decoder = TransformerStack(cfg, n_positions=N_MU_TOKENS + 1 + 2 * patch_size)
+
+    def forward(self, x: Tensor, mu: Tensor, t: Tensor, dt: Tensor, cond: Tensor) -> Tensor:
+        """Velocity of the flow at time `t`.
+
+        Args:
+            x: the patch under way [B, P, D].
+            mu: condition from the two LMs [B, 2 * H_dit], zeros for the unconditional branch.
+            t: flow time, 1 (noise) to 0 (speech) [B].
+            dt: length of the step [B], 0 unless the checkpoint was trained in mean mode.
+            cond: the previous patch [B, P, D].
+
+        Returns:
+            Velocity [B, P, D].
+        """
+        return self.velocity(x, mu, self.embed_time(t, dt), cond)
+
+    def embed_time(self, t: Tensor, dt: Tensor) -> Tensor:
+        """Times [B], step lengths [B] -> [B, H_dit]; depends on the grid alone."""
+        dtype = self.in_proj.weight.dtype
+        features_t = sinusoids(t, self.hidden_size).to(dtype)
+        features_dt = sinusoids(dt, self.hidden_size).to(dtype)
+        return self.time_mlp(features_t) + self.delta_time_mlp(features_dt)
+
+    def velocity(self, x: Tensor, mu: Tensor, time: Tensor, cond: Tensor) -> Tensor:
+        """As `forward`, with the time embedding [B, H_dit] already made."""
+        B, P, _ = x.shape
+        dtype = self.in_proj.weight.dtype
+        tokens = torch.cat(
+            (
+                mu.to(dtype).view(B, N_MU_TOKENS, self.hidden_size),
+                time.unsqueeze(1),
+                self.cond_proj(cond.to(dtype)),
+                self.in_proj(x.to(dtype)),
+            ),
+            dim=1,
+        )  # [B, 2 + 1 + P + P, H_dit]
+        return self.out_proj(self.decoder(tokens)[:, -P:])
+
+
+def sinusoids(t: Tensor, dim: int) -> Tensor:
+    """Sines beside cosines of a flow time at geometric frequencies, [B] -> [B, dim].
+
+    Source: `SinusoidalPosEmb`.
+    """
+    half = dim // 2
+    exponents = torch.arange(half, dtype=t.dtype, device=t.device)
+    frequencies = torch.exp(exponents * -(math.log(_MAX_PERIOD) / (half - 1)))
+    angles = _TIME_SCALE * t.unsqueeze(1) * frequencies.unsqueeze(0)
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)

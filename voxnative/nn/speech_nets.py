@@ -1,0 +1,53 @@
+"""Everything after the language models, under the reference's parameter names."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from voxnative.config import VoxConfig
+from voxnative.nn.audio_vae import AudioVAE
+from voxnative.nn.local_dit import LocalDiT
+from voxnative.nn.local_encoder import LocalEncoder
+
+
+class FlowDecoder(nn.Module):
+    """Holds the velocity network under the name the checkpoint gives it."""
+
+    def __init__(self, config: VoxConfig) -> None:
+        super().__init__()
+        self.estimator = LocalDiT(config.dit, config.feat_dim, config.patch_size)
+
+
+class SpeechNets(nn.Module):
+    """LocEnc, LocDiT, the projections between them and the LMs, and the AudioVAE in fp32.
+
+    Source: voxcpm/model/voxcpm2.py `VoxCPM2Model`.
+    """
+
+    def __init__(self, config: VoxConfig) -> None:
+        super().__init__()
+        hidden = config.lm.hidden_size
+        self.feat_encoder = LocalEncoder(config.encoder, config.feat_dim, config.patch_size)
+        self.feat_decoder = FlowDecoder(config)
+        self.enc_to_lm_proj = nn.Linear(config.encoder.hidden_size, hidden)
+        self.lm_to_dit_proj = nn.Linear(hidden, config.dit.hidden_size)
+        self.res_to_dit_proj = nn.Linear(hidden, config.dit.hidden_size)
+        # fp32 even where the default dtype is lower: quantisation noise of the VAE is audible.
+        self.audio_vae = AudioVAE(config.vae).float()
+
+    def embed_patches(self, patches: Tensor) -> Tensor:
+        """Patches [N, P, D] -> base LM input embeddings [N, H]."""
+        return self.enc_to_lm_proj(self.feat_encoder(patches))
+
+    def dit_condition(self, hidden: Tensor, residual: Tensor) -> Tensor:
+        """The condition of the flow.
+
+        Args:
+            hidden: base LM hidden states, quantised at audio positions [B, H].
+            residual: residual LM hidden states [B, H].
+
+        Returns:
+            mu [B, 2 * H_dit].
+        """
+        return torch.cat((self.lm_to_dit_proj(hidden), self.res_to_dit_proj(residual)), dim=-1)

@@ -1,0 +1,62 @@
+"""Streaming decode of the AudioVAE: chunks of latents in, only their own samples out.
+
+The state is an argument: one tail for each causal layer, in the order the decoder runs them,
+with a row for each stream. Rows are independent, so streams at different positions share a call,
+and a tail of zeros is a stream that has not begun.
+
+Source: voxcpm/modules/audiovae/audio_vae_v2.py `StreamingVAEDecoder`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from voxnative.nn.audio_vae import AudioVAE
+from voxnative.nn.causal_conv import CausalConv1d, CausalLayer, CausalTransposeConv1d
+
+
+def layers_with_tail(vae: AudioVAE) -> list[CausalLayer]:
+    """The decoder's layers that look back, in the order they run."""
+    return [
+        module
+        for module in vae.decoder.modules()
+        if isinstance(module, CausalConv1d | CausalTransposeConv1d) and module.n_tail
+    ]
+
+
+def init_stream(
+    vae: AudioVAE,
+    n_slots: int,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> list[Tensor]:
+    """Tails of fresh streams: zeros [n_slots, C_in, n_tail] for each layer with a tail."""
+    return [
+        torch.zeros(n_slots, layer.in_channels, layer.n_tail, device=device, dtype=dtype)
+        for layer in layers_with_tail(vae)
+    ]
+
+
+def decode_chunk(
+    vae: AudioVAE, latents: Tensor, tails: list[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """Decode the next frames of each stream.
+
+    Args:
+        latents: [B, n_frames, D], the frames that follow those already decoded.
+        tails: one [B, C_in, n_tail] a layer, from `init_stream` or the previous call.
+
+    Returns:
+        wave: [B, n_frames * hop], the samples of these frames alone.
+        new_tails: as `tails`, for the next call.
+    """
+    new_tails: list[Tensor] = []
+
+    def run(layer: CausalLayer, x: Tensor) -> Tensor:
+        context = torch.cat((tails[len(new_tails)], x), dim=-1)  # [B, C_in, n_tail + n]
+        new_tails.append(context[..., -layer.n_tail :])
+        return layer.advance(context)
+
+    wave = vae.decoder(latents.transpose(1, 2), run).squeeze(1)
+    return wave, new_tails
