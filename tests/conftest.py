@@ -66,3 +66,33 @@ def voice_16k() -> np.ndarray:
     phase = 2 * np.pi * np.cumsum(pitch) / 16_000
     harmonics = sum(np.sin(k * phase) / k for k in range(1, 9))
     return (0.1 * harmonics).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def chinese_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Llama tokenizer whose vocabulary holds Chinese words of two and three characters."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    characters = [*"▁abcdehlorw,.!？，。()", *"你好世界中国人们"]
+    merges = [("你", "好"), ("▁", "你好"), ("世", "界"), ("中", "国"), ("中国", "人")]
+    merges += [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("▁", "hello")]
+    tokens = ["<unk>", "<s>", "</s>", *characters, *("".join(pair) for pair in merges)]
+    # The special ids of the model's vocabulary, 101 to 104, lie behind a gap as in a real one.
+    tokens += [f"<|unused_{i}|>" for i in range(len(tokens), 101)]
+    tokens += ["<|audio_start|>", "<|audio_end|>", "<|audio_prompt_start|>", "<|audio_prompt_end|>"]
+    model = models.BPE(
+        vocab={token: i for i, token in enumerate(tokens)}, merges=merges, unk_token="<unk>"
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>", *tokens[101:105]])
+    folder = tmp_path_factory.mktemp("chinese_tokenizer")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",'
+        ' "unk_token": "<unk>", "add_bos_token": true, "legacy": true}'
+    )
+    return folder

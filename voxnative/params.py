@@ -1,0 +1,87 @@
+"""Sampling parameters of one request: validated on construction, immutable afterwards."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from voxnative.errors import ParameterError
+from voxnative.units import (
+    CFG_RANGE,
+    DEFAULT_CFG,
+    DEFAULT_MIN_STEPS,
+    DEFAULT_TEMPERATURE,
+    DEFAULT_TIMESTEPS,
+    MAX_SEED,
+    MAX_STEPS,
+    TEMPERATURE_RANGE,
+    TIMESTEPS_RANGE,
+)
+
+
+@dataclass(frozen=True)
+class SpeechParams:
+    """How one request is sampled.
+
+    Args:
+        seed: seed of the request's own noise; None draws a fresh one.
+        cfg: strength of classifier-free guidance; 1 uses the conditional branch alone.
+        timesteps: Euler steps of the flow-matching solver a patch.
+        temperature: scale of the initial noise.
+        max_steps: most patches to generate; None leaves the length cap to the text.
+        min_steps: patches before the stop head is listened to.
+
+    Raises:
+        ParameterError: a value is out of range or of the wrong type.
+    """
+
+    seed: int | None = None
+    cfg: float = DEFAULT_CFG
+    timesteps: int = DEFAULT_TIMESTEPS
+    temperature: float = DEFAULT_TEMPERATURE
+    max_steps: int | None = None
+    min_steps: int = DEFAULT_MIN_STEPS
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            _check_int("seed", self.seed, 0, MAX_SEED)
+        _check_real("cfg", self.cfg, *CFG_RANGE)
+        _check_int("timesteps", self.timesteps, *TIMESTEPS_RANGE)
+        _check_real("temperature", self.temperature, *TEMPERATURE_RANGE)
+        if self.max_steps is not None:
+            _check_int("max_steps", self.max_steps, 1, MAX_STEPS)
+        _check_int("min_steps", self.min_steps, 0, MAX_STEPS)
+
+
+def steps_for_seconds(max_seconds: float, patch_s: float) -> int:
+    """Patches that hold `max_seconds` of audio, rounded up to whole patches.
+
+    Args:
+        max_seconds: longest wanted audio, in seconds.
+        patch_s: duration of one patch, in seconds.
+
+    Raises:
+        ParameterError: not a positive number, or beyond `MAX_STEPS` patches.
+    """
+    longest_s = MAX_STEPS * patch_s
+    if not _is_real(max_seconds) or not 0 < max_seconds <= longest_s:
+        raise ParameterError("max_seconds", max_seconds, f"above 0 and up to {longest_s:g}")
+    # The margin keeps 0.48 s at 0.16 s a patch at three patches, not four.
+    return max(1, math.ceil(max_seconds / patch_s - 1e-6))
+
+
+def _check_int(field: str, value: Any, low: int, high: int) -> None:
+    is_int = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_int or not low <= value <= high:
+        raise ParameterError(field, value, f"a whole number from {low} to {high}")
+
+
+def _check_real(field: str, value: Any, low: float, high: float) -> None:
+    if not _is_real(value) or not low <= value <= high:
+        raise ParameterError(field, value, f"{low} to {high}")
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
