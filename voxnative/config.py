@@ -28,6 +28,9 @@ CONFIG_FILE = "config.json"
 # Written into config.json by Hugging Face tools; they say nothing about the networks.
 _HUB_KEYS = ("model_type", "architectures", "transformers_version", "torch_dtype", "auto_map")
 
+# Text front ends that a checkpoint can ask for; voxnative's own key, ignored by upstream.
+TEXT_FRONTENDS = ("none", "english")
+
 _DTYPES = {
     "bfloat16": "bfloat16",
     "bf16": "bfloat16",
@@ -135,6 +138,7 @@ class VoxConfig:
     feat_dim: int  # channels a latent frame (D)
     max_length: int
     dtype: str  # "bfloat16", "float16" or "float32"
+    text_frontend: str  # one of TEXT_FRONTENDS; "none": text reaches the tokenizer as it is
     raw: dict[str, Any] = field(repr=False, compare=False)
 
     @property
@@ -225,6 +229,7 @@ class VoxConfig:
             feat_dim=top.integer("feat_dim", 64),
             max_length=top.integer("max_length", 8192),
             dtype=_DTYPES[top.choice("dtype", tuple(_DTYPES), "bfloat16")],
+            text_frontend=top.choice("text_frontend", TEXT_FRONTENDS, "none"),
             raw=dict(d),
         )
         top.finish()

@@ -1,0 +1,221 @@
+"""AsyncVoxNative: text to speech inside an event loop, many requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxnative.checkpoint import resolve_checkpoint
+from voxnative.config import VoxConfig
+from voxnative.errors import EngineError, InvalidRequestError
+from voxnative.result import SpeechChunk, SpeechResult
+from voxnative.speech_request import RequestBuilder, SpeechRequest
+from voxnative.tokenizer import TextTokenizer
+
+SHIPPED_CHECKPOINT = Path(__file__).parent / "checkpoints" / "tiny"
+
+
+class AsyncVoxNative:
+    """VoxCPM2 on vLLM's asynchronous engine.
+
+    Use it as an asynchronous context manager, or call :meth:`start` and :meth:`close`.
+
+    Args:
+        model: checkpoint directory or Hugging Face id; the shipped checkpoint when None.
+        dtype: "float32", "bfloat16" or "float16"; on a CPU float32 when None, elsewhere
+            the checkpoint's.
+        max_num_seqs: requests in one batch.
+        max_model_len: positions a request; the checkpoint's ``max_length`` when None.
+        kv_cache_memory_bytes: KV memory; on a CPU sized for a full batch when None.
+        engine_args: further arguments of vLLM's ``AsyncEngineArgs``.
+
+    Raises:
+        CheckpointError: ``model`` is no checkpoint that can be read.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        dtype: str | None = None,
+        max_num_seqs: int = 8,
+        max_model_len: int | None = None,
+        kv_cache_memory_bytes: int | None = None,
+        **engine_args: Any,
+    ) -> None:
+        self.directory = resolve_checkpoint(SHIPPED_CHECKPOINT if model is None else model)
+        self.config = VoxConfig.from_dir(self.directory)
+        self.sample_rate_hz = self.config.vae.out_sample_rate_hz
+        self._tokenizer = TextTokenizer.from_dir(self.directory)
+        self._settings = {
+            "dtype": dtype,
+            "max_num_seqs": max_num_seqs,
+            "max_model_len": max_model_len,
+            "kv_cache_memory_bytes": kv_cache_memory_bytes,
+            **engine_args,
+        }
+        self._engine: Any = None
+        self._requests: RequestBuilder | None = None
+
+    async def __aenter__(self) -> AsyncVoxNative:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the engine (its own process); returns when it is ready.
+
+        Raises:
+            EngineError: the engine did not come up; the cause is chained.
+        """
+        from voxnative.engine.start import engine_args, start_engine
+
+        args = engine_args(self.directory, self.config, **self._settings)
+        try:
+            self._engine = start_engine(args)
+        except RuntimeError as error:  # vLLM: "Engine core initialization failed"
+            raise EngineError(f"the engine did not start: {error}") from error
+        context_len = self._engine.model_config.max_model_len
+        self._requests = RequestBuilder(self.config, self._tokenizer, context_len)
+
+    async def close(self) -> None:
+        """Stop the engine; open requests end with an error."""
+        if self._engine is not None:
+            self._engine.shutdown()
+            self._engine = None
+
+    async def prepare(self, text: str, **arguments: Any) -> SpeechRequest:
+        """Validate one call without running it; arguments as ``RequestBuilder.build``."""
+        if self._requests is None:
+            raise EngineError("the engine is not running: use 'async with' or call start()")
+        return await asyncio.to_thread(self._requests.build, text, **arguments)
+
+    async def stream(self, text: str, **arguments: Any) -> AsyncGenerator[SpeechChunk, None]:
+        """Speak ``text``; yields new samples as they exist.
+
+        Closing the iterator early aborts the request.
+
+        Raises:
+            InvalidRequestError: before the engine sees the request.
+            EngineError: the engine failed.
+        """
+        run = self.run(await self.prepare(text, **arguments))
+        async with aclosing(run.chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def synthesize(self, text: str, **arguments: Any) -> SpeechResult:
+        """Speak ``text`` to its end; arguments and errors as :meth:`stream`."""
+        started = time.perf_counter()
+        return await self.run(await self.prepare(text, **arguments), started).result()
+
+    async def synthesize_batch(
+        self, items: Sequence[str | Mapping[str, Any]], **defaults: Any
+    ) -> list[SpeechResult]:
+        """Speak many texts at once; results come in the order of the items.
+
+        All items are validated before the first one runs.
+
+        Args:
+            items: texts, or mappings with ``text`` and arguments of :meth:`stream`.
+            defaults: arguments for every item that does not set them itself.
+
+        Raises:
+            InvalidRequestError: with a note that says which item.
+            EngineError: the engine failed; the other requests are aborted.
+        """
+        started = time.perf_counter()
+        requests = []
+        for index, item in enumerate(items):
+            arguments = {"text": item} if isinstance(item, str) else dict(item)
+            try:
+                requests.append(await self.prepare(**(defaults | arguments)))
+            except InvalidRequestError as error:
+                error.add_note(f"in item {index} of the batch")
+                raise
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.run(r, started).result()) for r in requests]
+        return [task.result() for task in tasks]
+
+    def run(self, request: SpeechRequest, started: float | None = None) -> SpeechRun:
+        """Make a run of a prepared request; nothing is sent before its chunks are read."""
+        if self._engine is None:
+            raise EngineError("the engine is not running: use 'async with' or call start()")
+        return SpeechRun(self._engine, self.config, request, started or time.perf_counter())
+
+
+class SpeechRun:
+    """One request on its way through the engine; it is read once, by chunks or as a result."""
+
+    def __init__(
+        self, engine: Any, config: VoxConfig, request: SpeechRequest, started: float
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._request = request
+        self._started = started
+        self.request_id = uuid.uuid4().hex
+        self.finish_reason: str | None = None
+        self.ttfa_s: float | None = None
+
+    async def chunks(self) -> AsyncGenerator[SpeechChunk, None]:
+        """New samples as they exist; sets ``finish_reason`` at the end.
+
+        Raises:
+            EngineError: the engine failed or made samples that are not finite.
+        """
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        from voxnative.engine.engine_input import engine_input, sampling_params
+
+        request = self._request
+        outputs = self._engine.generate(
+            engine_input(request.prompt, self.request_id),
+            sampling_params(request.params, request.n_max_steps, self._config),
+            self.request_id,
+        )
+        index = 0
+        try:
+            async with aclosing(outputs):
+                async for output in outputs:
+                    for samples in output.multimodal_output["model_outputs"]:
+                        if self.ttfa_s is None:
+                            self.ttfa_s = time.perf_counter() - self._started
+                        yield self._chunk(samples.numpy(), index)
+                        index += 1
+                    if output.finished:
+                        self.finish_reason = output.outputs[0].finish_reason
+        except (EngineDeadError, EngineGenerateError) as error:
+            raise EngineError(f"the engine failed: {error}") from error
+        if self.finish_reason not in ("stop", "length"):
+            raise EngineError(f"the request was ended by the engine ({self.finish_reason})")
+
+    def _chunk(self, samples: np.ndarray, index: int) -> SpeechChunk:
+        if not np.isfinite(samples).all():
+            raise EngineError(f"chunk {index} holds samples that are not finite")
+        return SpeechChunk(samples, self._config.vae.out_sample_rate_hz, index)
+
+    async def result(self) -> SpeechResult:
+        """Read all chunks."""
+        async with aclosing(self.chunks()) as chunks:
+            parts = [chunk.samples async for chunk in chunks]
+        assert self.ttfa_s is not None
+        assert self._request.params.seed is not None
+        return SpeechResult(
+            samples=np.concatenate(parts),
+            sample_rate_hz=self._config.vae.out_sample_rate_hz,
+            finish_reason="stop" if self.finish_reason == "stop" else "length",
+            n_patches=len(parts),
+            seed=self._request.params.seed,
+            ttfa_s=self.ttfa_s,
+            wall_s=time.perf_counter() - self._started,
+        )

@@ -1,0 +1,1 @@
+"""The only package that touches vLLM: paged model, runner hooks, output path."""

@@ -1,0 +1,44 @@
+"""Engine settings that a VoxCPM2 model needs, applied by vLLM while it builds its configuration."""
+
+from vllm.config import VllmConfig
+from vllm.model_executor.models.config import VerifyAndUpdateConfig
+from vllm.platforms import current_platform
+
+CPU_WORKER = "voxnative.engine.worker_cpu.SpeechCPUWorker"
+ADMISSION = "voxnative.engine.admission:SpeechAdmission"
+
+
+class SpeechEngineConfig(VerifyAndUpdateConfig):
+    """Choose our worker and refuse what would lose or corrupt audio.
+
+    Source: vLLM 0.32, ``vllm/config/vllm.py:try_verify_and_update_config``.
+    """
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: VllmConfig) -> None:
+        """Set the worker class where the user left it open.
+
+        Raises:
+            ValueError: a setting that this model cannot honour; the message names it.
+        """
+        parallel = vllm_config.parallel_config
+        refuse = {
+            "speculative_config": vllm_config.speculative_config is not None,
+            "kv_transfer_config": vllm_config.kv_transfer_config is not None,
+            "pipeline_parallel_size > 1": parallel.pipeline_parallel_size > 1,
+        }
+        for setting, is_set in refuse.items():
+            if is_set:
+                raise ValueError(
+                    f"{setting} cannot be used with VoxCPM2: audio is generated beside the "
+                    "tokens and cannot be rolled back, moved or split by layers. Leave it unset."
+                )
+        model = vllm_config.model_config
+        model.logits_processors = [*(model.logits_processors or []), ADMISSION]
+        if parallel.worker_cls == "auto":
+            if not current_platform.is_cpu():
+                raise ValueError(
+                    f"voxnative has no worker for the platform {current_platform.device_name!r} "
+                    "yet; valid: cpu (install the extra 'cpu')"
+                )
+            parallel.worker_cls = CPU_WORKER

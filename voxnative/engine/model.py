@@ -1,0 +1,151 @@
+"""VoxCPM2 as a vLLM model: base LM -> FSQ -> residual LM in one paged forward."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from vllm.config import VllmConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.models.interfaces import SupportsMultiModal
+from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.sequence import IntermediateTensors
+
+from voxnative.checkpoint import resolve_checkpoint
+from voxnative.engine.hf_config import VoxCPM2HFConfig
+from voxnative.engine.paged_lm import PagedLM
+from voxnative.engine.processor import SpeechDummyInputs, SpeechProcessingInfo, SpeechProcessor
+from voxnative.engine.weights import load_checkpoint
+from voxnative.nn.heads import ScalarQuantizer, StopHead
+from voxnative.nn.speech_nets import SpeechNets
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    SpeechProcessor, info=SpeechProcessingInfo, dummy_inputs=SpeechDummyInputs
+)
+class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
+    """The paged part of VoxCPM2; ``speech`` holds the networks behind it (the side path).
+
+    The forward pass returns ``[n_tokens, 2 * hidden]``: the base LM's hidden state
+    (quantised at audio positions) beside the residual LM's.
+
+    Source: voxcpm/model/voxcpm2.py, ``VoxCPM2Model._inference``.
+    """
+
+    requires_raw_input_tokens = True  # forward needs the ids: they say where audio is
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__()
+        hf_config = vllm_config.model_config.hf_config
+        assert isinstance(hf_config, VoxCPM2HFConfig)
+        self.config = config = hf_config.vox_config()
+        self.model_name = vllm_config.model_config.model
+        self.revision = vllm_config.model_config.revision
+        lm = config.lm
+        self.embed_tokens = VocabParallelEmbedding(lm.vocab_size, lm.hidden_size)
+        self.embed_scale = lm.embedding_scale
+        self.base_lm = PagedLM(lm, vllm_config, 0, "base_lm")
+        self.residual_lm = PagedLM(
+            config.residual_lm, vllm_config, lm.num_hidden_layers, "residual_lm"
+        )
+        self.fsq_layer = ScalarQuantizer(lm.hidden_size, config.fsq_latent_dim, config.fsq_scale)
+        self.fusion_concat_proj = nn.Linear(2 * lm.hidden_size, lm.hidden_size)
+        self.stop = StopHead(lm.hidden_size)
+        self.speech = SpeechNets(config)
+        self.speech.audio_vae.float()
+
+    @classmethod
+    def get_placeholder_str(cls, modality: str, i: int) -> str | None:
+        """Raw text prompts hold no audio placeholder; ids are built by ``voxnative.prompt``."""
+        return None
+
+    def get_language_model(self) -> nn.Module:
+        return self
+
+    def embed_multimodal(self, **kwargs: object) -> list[torch.Tensor]:
+        """Encode reference and prompt waveforms.
+
+        Returns:
+            One ``[n_patches, hidden + P * D]`` tensor an item: the LM embedding of each
+            patch beside the patch itself, which a continuation needs as its first
+            condition. vLLM's encoder cache keeps both under the audio's content hash.
+        """
+        waveforms = kwargs["waveform"]
+        assert isinstance(waveforms, list | torch.Tensor)
+        return [self._encode_waveform(waveform) for waveform in waveforms]
+
+    def _encode_waveform(self, waveform: torch.Tensor) -> torch.Tensor:
+        config, dtype = self.config, self.fusion_concat_proj.weight.dtype
+        frames = self.speech.audio_vae.encode(waveform.float().reshape(1, -1))  # [1, n * P, D]
+        patches = frames.reshape(-1, config.patch_size, config.feat_dim).to(dtype)  # [n, P, D]
+        return torch.cat([self.speech.embed_patches(patches), patches.flatten(1)], dim=-1)
+
+    def embed_input_ids(
+        self,
+        input_ids: torch.Tensor,
+        multimodal_embeddings: list[torch.Tensor] | None = None,
+        *,
+        is_multimodal: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """``text_mask * embed(id) + audio_mask * patch embedding``, ``[n_tokens, hidden]``.
+
+        Generated patches (id "continue") get a zero here: the runner writes theirs.
+        """
+        config = self.config
+        is_text = (input_ids < config.audio_patch_id).unsqueeze(-1)
+        text = self.embed_tokens(input_ids.clamp(max=config.audio_patch_id - 1)) * self.embed_scale
+        embeds = torch.where(is_text, text, torch.zeros_like(text))
+        if multimodal_embeddings:
+            assert is_multimodal is not None
+            rows = torch.cat(list(multimodal_embeddings))[:, : config.lm.hidden_size]
+            embeds[is_multimodal.to(embeds.device)] = rows.to(embeds.dtype)
+        return embeds
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        """Run both language models over a flat batch.
+
+        Args:
+            input_ids: ``[n_tokens]``; ids from ``audio_patch_id`` on mark audio positions.
+            positions: ``[n_tokens]`` positions inside each request.
+            intermediate_tensors: unused (pipeline parallelism is refused).
+            inputs_embeds: ``[n_tokens, hidden]``.
+        """
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_input_ids(input_ids)
+        is_audio = (input_ids >= self.config.audio_patch_id).unsqueeze(-1)
+        hidden = self.base_lm(inputs_embeds, positions)
+        hidden = torch.where(is_audio, self.fsq_layer(hidden), hidden)
+        patch_embeds = torch.where(is_audio, inputs_embeds, torch.zeros_like(inputs_embeds))
+        fused = self.fusion_concat_proj(torch.cat([hidden, patch_embeds], dim=-1))
+        residual = self.residual_lm(fused, positions)
+        return torch.cat([hidden, residual], dim=-1)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Stop head as logits over the engine's ids: "continue" and "stop", the rest -inf.
+
+        Args:
+            hidden_states: ``[n, 2 * hidden]`` rows of :meth:`forward`.
+        """
+        config = self.config
+        logits = self.stop(hidden_states[:, : config.lm.hidden_size]).float()  # [n, 2]
+        out = logits.new_full((len(logits), config.engine_vocab_size), float("-inf"))
+        out[:, config.continue_id] = logits[:, 0]
+        out[:, config.stop_id] = logits[:, 1]
+        return out
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Load the checkpoint strictly; every name and shape of its files is checked.
+
+        The files are found by ``voxnative.checkpoint`` (the AudioVAE lies in a second
+        file, of another format even), so vLLM's lazy ``weights`` iterator is not used.
+
+        Raises:
+            CheckpointError: missing, unexpected or mis-shaped tensors, named with the file.
+        """
+        return load_checkpoint(self, resolve_checkpoint(self.model_name, self.revision))

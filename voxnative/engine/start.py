@@ -1,0 +1,71 @@
+"""Engine settings that follow from a checkpoint and the machine, and the engine's start."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from vllm import AsyncEngineArgs
+from vllm.platforms import current_platform
+
+from voxnative.config import VoxConfig
+from voxnative.engine.async_engine import SpeechAsyncLLM
+
+KV_BLOCK_TOKENS = 128  # the CPU backend's default block size
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def kv_cache_bytes(config: VoxConfig, n_tokens: int, dtype: str) -> int:
+    """KV memory of ``n_tokens`` positions: keys and values of every base and residual layer."""
+    n_layers = config.lm.num_hidden_layers + config.residual_lm.num_hidden_layers
+    per_token = 2 * n_layers * config.lm.num_key_value_heads * config.lm.head_dim
+    return per_token * DTYPE_BYTES[dtype] * n_tokens
+
+
+def engine_args(
+    directory: Path,
+    config: VoxConfig,
+    *,
+    dtype: str | None,
+    max_num_seqs: int,
+    max_model_len: int | None,
+    kv_cache_memory_bytes: int | None,
+    **overrides: Any,
+) -> AsyncEngineArgs:
+    """vLLM's arguments for one checkpoint directory.
+
+    On a CPU, vLLM wants the KV cache's size: room for ``max_num_seqs`` requests of
+    ``max_model_len`` positions, at most a quarter of the machine's memory.
+    """
+    settings: dict[str, Any] = {
+        "model": str(directory),
+        "served_model_name": directory.name,
+        "skip_tokenizer_init": True,  # text is tokenised by voxnative.tokenizer
+        "dtype": dtype or "auto",
+        "max_num_seqs": max_num_seqs,
+        "max_model_len": max_model_len or min(config.max_length, config.lm.max_position_embeddings),
+        "enable_prefix_caching": True,
+        "mm_processor_cache_gb": 0,  # inputs arrive rendered; the encoder cache does the work
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+    }
+    if current_platform.is_cpu():
+        settings["dtype"] = dtype or "float32"
+        settings["enforce_eager"] = True
+        blocks_per_request = -(-settings["max_model_len"] // KV_BLOCK_TOKENS)
+        n_tokens = (max_num_seqs * blocks_per_request + 1) * KV_BLOCK_TOKENS
+        wanted = kv_cache_bytes(config, n_tokens, settings["dtype"])
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        kv_cache_memory_bytes = kv_cache_memory_bytes or min(wanted, total // 4)
+    if kv_cache_memory_bytes is not None:
+        settings["kv_cache_memory_bytes"] = kv_cache_memory_bytes
+    return AsyncEngineArgs(**(settings | overrides))
+
+
+def start_engine(args: AsyncEngineArgs) -> SpeechAsyncLLM:
+    """Start the engine in its own process; call it inside a running event loop."""
+    if current_platform.is_cpu():
+        # vLLM would set one OpenMP thread where the user set none.
+        os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+    engine = SpeechAsyncLLM.from_engine_args(args)
+    assert isinstance(engine, SpeechAsyncLLM)
+    return engine

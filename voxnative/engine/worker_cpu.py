@@ -1,0 +1,26 @@
+"""CPU worker that builds our model runner."""
+
+import torch
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+from voxnative.engine.runner_cpu import SpeechCPUModelRunner
+
+
+class SpeechCPUWorker(CPUWorker):
+    """Stock CPU worker; ``CPUWorker.init_device`` builds its runner directly.
+
+    Source: vLLM 0.32, ``vllm/v1/worker/cpu_worker.py``.
+    """
+
+    def init_device(self) -> None:
+        """Initialise the device, then replace the stock runner by ours."""
+        super().init_device()
+        if self.use_v2_model_runner:
+            raise ValueError(
+                "VLLM_USE_V2_MODEL_RUNNER=1 is not valid on the CPU; valid: 0 (Model Runner V1)"
+            )
+        self.model_runner = SpeechCPUModelRunner(self.vllm_config, torch.device("cpu"))
+
+    def speech_requests(self) -> list[str]:
+        """Ids of the requests that hold side-path state (``collective_rpc``)."""
+        return sorted(self.model_runner.states.slot_of)

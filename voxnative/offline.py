@@ -1,0 +1,111 @@
+"""VoxNative: the blocking API, for scripts; it runs AsyncVoxNative on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from voxnative.async_api import AsyncVoxNative
+from voxnative.result import SpeechChunk, SpeechResult
+
+T = TypeVar("T")
+
+
+class VoxNative:
+    """VoxCPM2 on vLLM, ready when the constructor returns.
+
+    Use it as a context manager, or call :meth:`close`. Methods may be called from
+    several threads; the requests then share batches.
+
+    Args:
+        model: checkpoint directory or Hugging Face id; the shipped checkpoint when None.
+        settings: as :class:`AsyncVoxNative` takes them.
+
+    Raises:
+        CheckpointError: ``model`` is no checkpoint that can be read.
+        EngineError: the engine did not come up.
+    """
+
+    def __init__(self, model: str | Path | None = None, **settings: Any) -> None:
+        self._speech = AsyncVoxNative(model, **settings)
+        self.config = self._speech.config
+        self.sample_rate_hz = self._speech.sample_rate_hz
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="voxnative", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._wait(self._speech.start())
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    def __enter__(self) -> VoxNative:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the engine and the thread; calling it again does nothing."""
+        if self._loop.is_closed():
+            return
+        self._wait(self._speech.close())
+        self._stop_loop()
+
+    def synthesize(self, text: str, **arguments: Any) -> SpeechResult:
+        """Speak ``text`` to its end.
+
+        Args:
+            text: what to speak.
+            arguments: ``reference``, ``prompt`` and ``prompt_text``, ``description``,
+                ``seed``, ``cfg``, ``timesteps``, ``temperature``, ``max_seconds``,
+                ``max_steps``, ``min_steps``; see ``RequestBuilder.build``.
+
+        Raises:
+            InvalidRequestError: before the engine sees the request.
+            EngineError: the engine failed.
+        """
+        return self._wait(self._speech.synthesize(text, **arguments))
+
+    def synthesize_batch(
+        self, items: Sequence[str | Mapping[str, Any]], **defaults: Any
+    ) -> list[SpeechResult]:
+        """Speak many texts at once; see ``AsyncVoxNative.synthesize_batch``."""
+        return self._wait(self._speech.synthesize_batch(items, **defaults))
+
+    def stream(self, text: str, **arguments: Any) -> Iterator[SpeechChunk]:
+        """Speak ``text``; yields new samples as they exist.
+
+        Arguments are checked by this call, before the first chunk is asked for. Closing
+        the iterator early aborts the request.
+        """
+        run = self._speech.run(self._wait(self._speech.prepare(text, **arguments)))
+        return self._read(run.chunks())
+
+    def _read(self, chunks: Any) -> Iterator[SpeechChunk]:
+        try:
+            while (chunk := self._wait(anext(chunks, None))) is not None:
+                yield chunk
+        finally:
+            self._wait(chunks.aclose())
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        async def run() -> T:
+            return await coroutine
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # an interrupt of this thread aborts the request
+            raise
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
