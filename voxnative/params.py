@@ -84,4 +84,4 @@ def _check_real(field: str, value: Any, low: float, high: float) -> None:
 
 
 def _is_real(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)

@@ -1,0 +1,64 @@
+"""Resolve the package's extras into fully pinned locks: `make lock`.
+
+pip's resolver runs dry (`--report`); nothing is installed. `cpu.lock` holds what the demo needs,
+`test.lock` what the tests need beside it. Both are installed with `pip install --no-deps -r`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+# vLLM names these three but does not need them for this model, and the builds that pip finds for
+# them belong to another torch: beside the CPU build they break `import transformers`.
+LEFT_OUT = {"torchaudio", "torchcodec", "torchvision"}
+
+# The reference implementation of the parity tests. Its dependencies (Gradio, ModelScope, librosa,
+# torchaudio, ...) serve its own front ends; the networks need none of them.
+WITHOUT_DEPENDENCIES = ["voxcpm==2.0.3"]
+
+HEADER = """\
+# {title}
+# Made by `make lock` (requirements/make_lock.py) for Python 3.11 on x86-64 Linux.
+# Install: pip install --no-deps -r {install}
+# Left out on purpose: torchaudio, torchcodec, torchvision. vLLM names them but does not need them
+# for this model, and beside the CPU build of torch their usual builds break transformers.
+"""
+
+
+def main() -> None:
+    runtime = resolve(".[cpu]")
+    testing = resolve(".[cpu,test]", constraints=runtime)
+    write("cpu.lock", "Runtime on a CPU: the package with its extra `cpu`.", "cpu.lock", runtime)
+    added = {name: pin for name, pin in testing.items() if name not in runtime}
+    added |= {pin.split("==")[0]: pin for pin in WITHOUT_DEPENDENCIES}
+    write("test.lock", "Tests, beside cpu.lock: the package's extra `test`.", "test.lock", added)
+
+
+def resolve(target: str, constraints: dict[str, str] | None = None) -> dict[str, str]:
+    """Names and pins of everything that `target` needs, itself excluded."""
+    with tempfile.TemporaryDirectory() as folder:
+        report, fixed = Path(folder, "report.json"), Path(folder, "constraints.txt")
+        fixed.write_text("\n".join((constraints or {}).values()))
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run"]
+        command += ["--ignore-installed", "--report", str(report), "-c", str(fixed), target]
+        subprocess.run(command, cwd=HERE.parent, check=True)
+        found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
+    pins = {item["name"].lower().replace("_", "-"): item["version"] for item in found}
+    skipped = LEFT_OUT | {"voxnative"}
+    return {name: f"{name}=={pins[name]}" for name in sorted(pins) if name not in skipped}
+
+
+def write(name: str, title: str, install: str, pins: dict[str, str]) -> None:
+    header = HEADER.format(title=title, install=f"requirements/{install}")
+    (HERE / name).write_text(header + "\n".join(sorted(pins.values())) + "\n")
+    print(f"requirements/{name}: {len(pins)} packages")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The command line: `voxnative say TEXT` and `voxnative info MODEL`.
+
+Standard output carries the result alone (the closing line, or the WAV itself with `-o -`);
+progress, errors and everything that libraries print go to standard error. Exit codes: 0 done,
+2 bad input (one line says what is valid), 1 the engine failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+import voxnative
+from voxnative.errors import EngineError, ParameterError, TextError, VoxNativeError
+from voxnative.terminal import Progress, Streams, claimed_streams
+from voxnative.units import DEFAULT_TEMPERATURE, DEFAULT_TIMESTEPS, MAX_REFERENCE_S
+from voxnative.wav import check_output, save_audio, wav_bytes
+
+if TYPE_CHECKING:
+    from voxnative.async_api import AsyncVoxNative
+    from voxnative.speech_request import SpeechRequest
+
+STDIO = "-"
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    args = _parser().parse_args(arguments)
+    # A user who set vLLM's log level wants to read the log.
+    verbose = args.verbose or "VLLM_LOGGING_LEVEL" in os.environ
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO" if verbose else "WARNING")
+    with claimed_streams(verbose) as streams:
+        try:
+            args.run(args, streams)
+        except EngineError as error:
+            streams.err.write(streams.log_tail())
+            return _complain(streams, str(error), EXIT_FAILED)
+        except VoxNativeError as error:
+            return _complain(streams, str(error), EXIT_BAD_INPUT)
+        except BrokenPipeError:
+            return _complain(streams, "standard output was closed", EXIT_FAILED)
+        except KeyboardInterrupt:
+            return _complain(streams, "interrupted", EXIT_INTERRUPTED)
+    return 0
+
+
+def say(args: argparse.Namespace, streams: Streams) -> None:
+    """Speak a text to a file or to standard output."""
+    text = _read_text(args.text, args.file)
+    if args.output != STDIO:
+        check_output(args.output)
+
+    from voxnative.async_api import SHIPPED_CHECKPOINT, AsyncVoxNative
+    from voxnative.checkpoint import resolve_checkpoint
+    from voxnative.config import VoxConfig
+    from voxnative.speech_request import RequestBuilder
+    from voxnative.tokenizer import TextTokenizer
+
+    # Everything the user gave is checked before the engine starts, which takes half a minute.
+    directory = resolve_checkpoint(args.model or SHIPPED_CHECKPOINT)
+    config = VoxConfig.from_dir(directory)
+    context_len = min(config.max_length, config.lm.max_position_embeddings)
+    builder = RequestBuilder(config, TextTokenizer.from_dir(directory), context_len)
+    request = builder.build(text, **{name: getattr(args, name) for name in _REQUEST_OPTIONS})
+
+    speech = AsyncVoxNative(directory, max_num_seqs=1, max_model_len=context_len)
+    samples, summary = asyncio.run(_speak(speech, request, streams))
+    if args.output == STDIO:
+        streams.out.write(wav_bytes(samples, speech.sample_rate_hz))
+        streams.err.write(f"{summary}\n")
+    else:
+        save_audio(args.output, samples, speech.sample_rate_hz)
+        streams.out.write(f"{args.output}: {summary}\n".encode())
+    streams.out.flush()
+
+
+async def _speak(
+    speech: AsyncVoxNative, request: SpeechRequest, streams: Streams
+) -> tuple[np.ndarray, str]:
+    """Samples float32 [n] of one request, and a line about them; shows progress."""
+    progress = Progress(streams.err)
+    progress.show("starting the engine ...")
+    async with speech:
+        started = time.perf_counter()
+        run = speech.run(request, started)
+        parts: list[np.ndarray] = []
+        n_samples = 0
+        async for chunk in run.chunks():
+            parts.append(chunk.samples)
+            n_samples += len(chunk.samples)
+            made_s, wall_s = n_samples / chunk.sample_rate_hz, time.perf_counter() - started
+            progress.show(f"{made_s:.1f} s of speech, RTF {wall_s / made_s:.2f}")
+    progress.end()
+    if run.finish_reason == "length":
+        streams.err.write(f"voxnative: stopped at the length cap of {made_s:.2f} s\n")
+    return np.concatenate(parts), (
+        f"{made_s:.2f} s of speech, first audio after {run.ttfa_s:.2f} s, "
+        f"RTF {wall_s / made_s:.2f}, seed {request.params.seed}"
+    )
+
+
+def info(args: argparse.Namespace, streams: Streams) -> None:
+    """Describe a checkpoint without starting the engine."""
+    from voxnative.async_api import SHIPPED_CHECKPOINT
+    from voxnative.checkpoint import resolve_checkpoint
+    from voxnative.info import describe
+
+    streams.out.write(describe(resolve_checkpoint(args.model or SHIPPED_CHECKPOINT)).encode())
+    streams.out.flush()
+
+
+_REQUEST_OPTIONS = (
+    "reference",
+    "prompt",
+    "prompt_text",
+    "description",
+    "seed",
+    "cfg",
+    "timesteps",
+    "temperature",
+    "max_seconds",
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line instead of argparse's usage block."""
+        self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="voxnative", description="VoxCPM2 text-to-speech on vLLM.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {voxnative.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="say | info")
+    model = "checkpoint directory or Hugging Face id (default: the checkpoint that ships)"
+
+    command = commands.add_parser("say", help="speak a text", description=say.__doc__)
+    command.set_defaults(run=say)
+    add = command.add_argument
+    add("text", nargs="?", metavar="TEXT", help="what to speak; - reads standard input")
+    add("--file", type=Path, help="read the text from this file")
+    add("-o", "--output", default="out.wav", help=".wav or .flac file, or - (default: out.wav)")
+    add("--model", help=model)
+    add("--seed", type=_number, help="reproduces the audio (default: a fresh one)")
+    add("--cfg", type=_number, help="guidance weight (default: the checkpoint's)")
+    add(
+        "--steps",
+        type=_number,
+        dest="timesteps",
+        help=f"solver steps a patch (default: {DEFAULT_TIMESTEPS})",
+    )
+    add("--max-seconds", type=_number, help="longest audio (default: what the text can need)")
+    add(
+        "--temperature",
+        type=_number,
+        help=f"scale of the noise (default: {DEFAULT_TEMPERATURE:g})",
+    )
+    add("--reference", help=f"recording of the voice to use, at most {MAX_REFERENCE_S:g} s")
+    add("--prompt", help="recording to continue, with --prompt-text")
+    add("--prompt-text", help="what is said in --prompt")
+    add("--description", help="a voice in words, not with --prompt")
+    add("-v", "--verbose", action="store_true", help="show the engine's log")
+
+    command = commands.add_parser("info", help="describe a checkpoint", description=info.__doc__)
+    command.set_defaults(run=info, verbose=False)
+    command.add_argument("model", nargs="?", metavar="MODEL", help=model)
+    return parser
+
+
+def _number(text: str) -> int | float | str:
+    """A number where it is one; anything else goes on to the check that names the field."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _read_text(text: str | None, file: Path | None) -> str:
+    if (text is None) == (file is None):
+        raise ParameterError("text", text, "either TEXT (- for standard input) or --file")
+    if file is None and text != STDIO:
+        assert text is not None
+        return text
+    try:
+        data = sys.stdin.buffer.read() if file is None else file.read_bytes()
+    except OSError as error:
+        raise ParameterError("file", file, f"a file that can be read ({error.strerror})") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TextError("text", data, "text in UTF-8") from error
+
+
+def _complain(streams: Streams, message: str, exit_code: int) -> int:
+    streams.err.write(f"voxnative: {message}\n")
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Who may write where: the result alone on standard output, and a line of progress.
+
+vLLM, its engine process and native libraries all write to file descriptors 1 and 2. While a
+command runs, those two lead into a log, and the command keeps the real ones to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, TextIO
+
+LOG_TAIL_LINES = 20
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The real standard streams of a command.
+
+    Attributes:
+        out: standard output, for the result.
+        err: standard error, for progress and errors.
+        log: what everything else printed; None where that goes to standard error.
+    """
+
+    out: BinaryIO
+    err: TextIO
+    log: BinaryIO | None
+
+    def log_tail(self) -> str:
+        """The last lines of the log, to explain a failure."""
+        if self.log is None:
+            return ""
+        self.log.seek(0)
+        return "\n".join(self.log.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+
+
+@contextlib.contextmanager
+def claimed_streams(verbose: bool) -> Iterator[Streams]:
+    """Take descriptors 1 and 2 for the command; both are put back at the end.
+
+    Args:
+        verbose: let everything else write to standard error instead of the log.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.ExitStack() as stack:
+        out = stack.enter_context(os.fdopen(os.dup(1), "wb"))
+        err = stack.enter_context(os.fdopen(os.dup(2), "w", buffering=1, errors="replace"))
+        log = None if verbose else stack.enter_context(tempfile.TemporaryFile())
+        os.dup2(err.fileno() if log is None else log.fileno(), 1)
+        os.dup2(err.fileno() if log is None else log.fileno(), 2)
+        stack.callback(os.dup2, out.fileno(), 1)
+        stack.callback(os.dup2, err.fileno(), 2)
+        yield Streams(out, err, log)
+
+
+class Progress:
+    """One line that is written over on a terminal; elsewhere only its last state is written."""
+
+    def __init__(self, err: TextIO) -> None:
+        self._err = err
+        self._line = ""
+
+    def show(self, line: str) -> None:
+        if self._err.isatty():
+            self._err.write(f"\r{line}{' ' * (len(self._line) - len(line))}")
+            self._err.flush()
+        self._line = line
+
+    def end(self) -> None:
+        self._err.write("\n" if self._err.isatty() else f"{self._line}\n")
