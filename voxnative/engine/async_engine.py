@@ -19,3 +19,19 @@ class SpeechAsyncLLM(AsyncLLM):
         if not isinstance(self.output_processor, SpeechOutputProcessor):
             self.output_processor = SpeechOutputProcessor.from_stock(self.output_processor)
         super()._run_output_handler()
+
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Empty the prefix cache.
+
+        Raises:
+            ValueError: ``reset_running_requests`` was asked for. vLLM would drop each
+                running request's last output, whose samples cannot be made again.
+        """
+        if reset_running_requests:
+            raise ValueError(
+                "reset_running_requests=True is not valid for speech: samples would be lost; "
+                "valid: False"
+            )
+        return await super().reset_prefix_cache(False, reset_connector)

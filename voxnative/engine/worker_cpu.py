@@ -12,6 +12,8 @@ class SpeechCPUWorker(CPUWorker):
     Source: vLLM 0.32, ``vllm/v1/worker/cpu_worker.py``.
     """
 
+    runner_class = SpeechCPUModelRunner
+
     def init_device(self) -> None:
         """Initialise the device, then replace the stock runner by ours."""
         super().init_device()
@@ -19,7 +21,7 @@ class SpeechCPUWorker(CPUWorker):
             raise ValueError(
                 "VLLM_USE_V2_MODEL_RUNNER=1 is not valid on the CPU; valid: 0 (Model Runner V1)"
             )
-        self.model_runner = SpeechCPUModelRunner(self.vllm_config, torch.device("cpu"))
+        self.model_runner = self.runner_class(self.vllm_config, torch.device("cpu"))
 
     def speech_requests(self) -> list[str]:
         """Ids of the requests that hold side-path state (``collective_rpc``)."""

@@ -1,0 +1,139 @@
+"""Every hook of vLLM that the engine overrides or calls, by name and signature.
+
+An upgrade of vLLM that moves one of them fails here, in seconds, and says which.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import vllm
+from vllm.inputs.engine import mm_input
+from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+from vllm.model_executor.models.config import VerifyAndUpdateConfig
+from vllm.model_executor.models.interfaces import SupportsMultiModal
+from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
+from vllm.multimodal.processing import BaseDummyInputsBuilder, BaseMultiModalProcessor
+from vllm.outputs import RequestOutput
+from vllm.transformers_utils.config import HFConfigParser, register_config_parser
+from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.sample.logits_processor import LogitsProcessor
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.gpu_model_runner import ExecuteModelState, GPUModelRunner
+
+HOOKS: list[tuple[Callable[..., Any], list[str]]] = [
+    (VerifyAndUpdateConfig.verify_and_update_config, ["vllm_config"]),
+    (register_config_parser, ["config_format"]),
+    (
+        HFConfigParser.parse,
+        ["self", "model", "trust_remote_code", "revision", "code_revision", "kwargs"],
+    ),
+    (default_weight_loader, ["param", "loaded_weight"]),
+    (
+        mm_input,
+        [
+            "prompt_token_ids",
+            "mm_kwargs",
+            "mm_hashes",
+            "mm_placeholders",
+            "prompt",
+            "cache_salt",
+        ],
+    ),
+    (MultiModalKwargsItems.from_hf_inputs, ["hf_inputs", "config_by_key"]),
+    (PlaceholderRange, ["offset", "length", "is_embed"]),
+    (SupportsMultiModal.embed_multimodal, ["self", "kwargs"]),
+    (BaseDummyInputsBuilder.get_dummy_mm_data, ["self", "seq_len", "mm_counts", "mm_options"]),
+    (BaseMultiModalProcessor.get_dummy_inputs, ["self", "seq_len", "mm_counts", "mm_options"]),
+    (BaseMultiModalProcessor._call_hf_processor, ["self", "hf_data", "hf_kwargs"]),
+    (
+        BaseMultiModalProcessor._get_mm_fields_config,
+        ["self", "hf_inputs", "hf_processor_mm_kwargs"],
+    ),
+    (
+        BaseMultiModalProcessor._get_prompt_updates,
+        ["self", "mm_items", "hf_processor_mm_kwargs", "out_mm_kwargs"],
+    ),
+    (CPUWorker.init_device, ["self"]),
+    (CPUModelRunner.__init__, ["self", "vllm_config", "device"]),
+    (CPUModelRunner.load_model, ["self", "load_dummy_weights"]),
+    (GPUModelRunner.execute_model, ["self", "scheduler_output", "intermediate_tensors"]),
+    (
+        GPUModelRunner._model_forward,
+        [
+            "self",
+            "input_ids",
+            "positions",
+            "intermediate_tensors",
+            "inputs_embeds",
+            "model_kwargs",
+        ],
+    ),
+    (GPUModelRunner.sample_tokens, ["self", "grammar_output"]),
+    (AsyncLLM._run_output_handler, ["self"]),
+    (
+        AsyncLLM.reset_prefix_cache,
+        ["self", "reset_running_requests", "reset_connector"],
+    ),
+    (
+        OutputProcessor.add_request,
+        ["self", "request", "prompt", "parent_req", "request_index", "queue"],
+    ),
+    (
+        OutputProcessor.__init__,
+        [
+            "self",
+            "tokenizer",
+            "log_stats",
+            "stream_interval",
+            "tracing_enabled",
+            "admission_stats",
+        ],
+    ),
+    (
+        OutputProcessor.process_outputs,
+        [
+            "self",
+            "engine_core_outputs",
+            "engine_core_timestamp",
+            "iteration_stats",
+            "weight_version",
+        ],
+    ),
+    (RequestOutputCollector.put, ["self", "output"]),
+    (RequestOutput.add, ["self", "next_output", "aggregate"]),
+    (LogitsProcessor.validate_params, ["sampling_params"]),
+    (LogitsProcessor.__init__, ["self", "vllm_config", "device", "is_pin_memory"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("hook", "expected"), HOOKS, ids=lambda hook: getattr(hook, "__qualname__", "")
+)
+def test_signature(hook: Callable[..., Any], expected: list[str]) -> None:
+    assert list(inspect.signature(hook).parameters) == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "fields"),
+    [
+        (ExecuteModelState, {"sample_hidden_states"}),
+        (ModelRunnerOutput, {"req_ids", "sampled_token_ids", "pooler_output"}),
+        (EngineCoreOutput, {"request_id", "new_token_ids", "pooling_output", "finish_reason"}),
+    ],
+)
+def test_fields(record: Any, fields: set[str]) -> None:
+    present = getattr(record, "_fields", None) or getattr(record, "__struct_fields__", None)
+    present = present or record.__dataclass_fields__
+    assert fields <= set(present)
+
+
+def test_version_is_the_pinned_one() -> None:
+    assert vllm.__version__.startswith("0.32.")
