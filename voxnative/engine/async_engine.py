@@ -35,3 +35,17 @@ class SpeechAsyncLLM(AsyncLLM):
                 "valid: False"
             )
         return await super().reset_prefix_cache(False, reset_connector)
+
+
+def adopt_engine(engine: AsyncLLM) -> None:
+    """Give a stock engine, as vLLM's server makes it, our output processor.
+
+    Call it inside the engine's event loop and before its first request.
+    """
+    if isinstance(engine.output_processor, SpeechOutputProcessor):
+        return
+    if engine.output_handler is not None:
+        engine.output_handler.cancel()  # it captured the stock processor
+        engine.output_handler = None
+    engine.output_processor = SpeechOutputProcessor.from_stock(engine.output_processor)
+    engine._run_output_handler()

@@ -105,15 +105,20 @@ class SpeechCPUModelRunner(CPUModelRunner):
         output.pooler_output = [None] * len(request_ids)
         if not sampled:
             return output
-        hidden, residual = executed.sample_hidden_states[sampled].chunk(2, dim=-1)
-        slots = [self.states.slot_of[request_ids[i]] for i in sampled]
-        for i, slot in zip(sampled, slots, strict=True):
-            if not self.states.history[slot]:
-                self._prime(self.requests[request_ids[i]], slot)
-        waves = decode_step(self.speech, self.states, slots, hidden, residual)
+        rows = executed.sample_hidden_states[sampled]
+        waves = self._side_path([request_ids[i] for i in sampled], rows)
         for row, i in enumerate(sampled):
             output.pooler_output[i] = waves[row]
         return output
+
+    def _side_path(self, request_ids: list[str], rows: torch.Tensor) -> torch.Tensor:
+        """One decode step of these requests; rows ``[B, 2H]`` -> new samples ``[B, n]``."""
+        hidden, residual = rows.chunk(2, dim=-1)
+        slots = [self.states.slot_of[request_id] for request_id in request_ids]
+        for request_id, slot in zip(request_ids, slots, strict=True):
+            if not self.states.history[slot]:
+                self._prime(self.requests[request_id], slot)
+        return decode_step(self.speech, self.states, slots, hidden, residual)
 
     def _prime(self, request: CachedRequestState, slot: int) -> None:
         """Before its first patch, a continuation takes over the end of its prompt audio."""
