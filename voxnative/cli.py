@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -73,7 +75,8 @@ def say(args: argparse.Namespace, streams: Streams) -> None:
     request = builder.build(text, **{name: getattr(args, name) for name in _REQUEST_OPTIONS})
 
     speech = AsyncVoxNative(directory, max_num_seqs=1, max_model_len=context_len)
-    samples, summary = asyncio.run(_speak(speech, request, streams))
+    with _interruptible():
+        samples, summary = asyncio.run(_speak(speech, request, streams))
     if args.output == STDIO:
         streams.out.write(wav_bytes(samples, speech.sample_rate_hz))
         streams.err.write(f"{summary}\n")
@@ -129,6 +132,24 @@ _REQUEST_OPTIONS = (
     "temperature",
     "max_seconds",
 )
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end even a blocking engine start.
+
+    With Python's own handler asyncio would only cancel the task, which waits for the start; its
+    engine process has received the signal too, and its death would be reported instead.
+    """
+
+    def interrupt(_signal: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Parser(argparse.ArgumentParser):
