@@ -15,7 +15,7 @@ import numpy as np
 import soundfile as sf
 import soxr
 
-from voxnative.errors import AudioInputError
+from voxnative.errors import AudioFormatError, AudioInputError
 from voxnative.units import SILENCE_PEAK
 
 AudioSource = str | Path | bytes | np.ndarray | tuple[np.ndarray, int]
@@ -53,7 +53,8 @@ def load_audio(
         float32 [n_samples] at `sample_rate_hz`.
 
     Raises:
-        AudioInputError: empty, silent, not finite, unreadable, too long, or without a rate.
+        AudioInputError: empty, silent, not finite, too long, or without a rate.
+        AudioFormatError: bytes that no decoder reads.
     """
     channels, rate_hz = _read(source, field, max_s, array_rate_hz)  # [n, n_channels]
     n_samples = len(channels)
@@ -143,7 +144,7 @@ def _decode(file: BinaryIO, source: Any, field: str, max_s: float) -> tuple[np.n
     try:
         return _decode_with_av(file, max_s)
     except av.FFmpegError as error:
-        raise AudioInputError(field, source, _READABLE) from error
+        raise AudioFormatError(field, source, _READABLE) from error
 
 
 def _decode_with_av(file: BinaryIO, max_s: float) -> tuple[np.ndarray, int]:

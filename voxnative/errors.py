@@ -55,6 +55,14 @@ class AudioInputError(InvalidRequestError):
     """A reference or prompt recording is empty, silent, unreadable or too long."""
 
 
+class AudioFormatError(AudioInputError):
+    """A recording that no decoder reads, or a type that is no audio (HTTP 415)."""
+
+
+class TooLargeError(InvalidRequestError):
+    """More bytes than are accepted (HTTP 413)."""
+
+
 class CheckpointError(VoxNativeError):
     """A checkpoint cannot be found, read or matched with the model.
 
