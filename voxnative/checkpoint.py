@@ -61,7 +61,7 @@ def _download(hub_id: str, revision: str | None) -> Path:
         found = snapshot_download(hub_id, revision=revision, allow_patterns=list(_HUB_PATTERNS))
     except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
         at = f" at revision {revision}" if revision else ""
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].rstrip(".")
         raise CheckpointError(
             f"{hub_id}{at} is neither a directory here nor in the local Hugging Face cache, and"
             f" could not be downloaded: {reason}. Run `hf download {hub_id}` where there is a"
