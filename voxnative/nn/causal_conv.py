@@ -61,9 +61,16 @@ class CausalTransposeConv1d(nn.ConvTranspose1d):
     def advance(self, context: Tensor) -> Tensor:
         """Tail and new columns [B, C_in, 1 + n] -> the new output [B, C_out, n * stride].
 
-        The first stride belongs to the tail's column, the last lacks the column to come.
+        Each column spreads over its own stride and the next: one matrix product, then the
+        second half of a column's output is added to the first half of its successor's.
+        (The general transposed convolution is several times slower at few columns.)
         """
-        return super().forward(context)[..., self._stride : -self._stride]
+        B, C_in, n_columns = context.shape
+        columns = context.transpose(1, 2).reshape(B * n_columns, C_in)
+        spread = (columns @ self.weight.view(C_in, -1)).view(B, n_columns, -1, 2, self._stride)
+        out = spread[:, 1:, :, 0] + spread[:, :-1, :, 1]  # [B, n, C_out, stride]
+        assert self.bias is not None
+        return out.transpose(1, 2).flatten(2) + self.bias.unsqueeze(1)
 
 
 CausalLayer = CausalConv1d | CausalTransposeConv1d
