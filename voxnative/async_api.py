@@ -95,10 +95,13 @@ class AsyncVoxNative:
         """Start the engine (its own process); returns when it is ready.
 
         Raises:
+            CheckpointError: the weight files do not fit the configuration.
             EngineError: the engine did not come up; the cause is chained.
         """
+        from voxnative.checkpoint_shapes import verify_checkpoint
         from voxnative.engine.start import engine_args, start_engine
 
+        await asyncio.to_thread(verify_checkpoint, self.directory, self.config)
         args = engine_args(self.directory, self.config, **self._settings)
         try:
             self._attach(start_engine(args))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.checkpoints import write_checkpoint
 from tests.engines import RecordingEngine
 from tests.reference import reference_generate
 
@@ -68,3 +70,33 @@ def test_the_stop_decision_equals_the_reference(speaking: RecordingEngine) -> No
     error = (got.latents - expected.latents).abs()
     print(f"trained checkpoint: {len(got.latents)} patches, latents max {error.max():.2e}")
     assert error.max() < 1e-3  # weights of a trained model amplify rounding more
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "muP, RoPE everywhere, dense VAE, bf16 weights": {
+        "use_mup": True,
+        "no_rope": False,
+        "depthwise": False,
+        "dtype": torch.bfloat16,
+        "lm_file": "bin",
+        "lm_config": {"rope_scaling": {"original_max_position_embeddings": 512}},
+    }
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_other_switches_of_the_configuration(
+    variant: str, tmp_path: Path, voice: Callable[[int, float], np.ndarray]
+) -> None:
+    directory = write_checkpoint(tmp_path / "variant", **VARIANTS[variant])
+    arguments = recordings("both", voice)
+    expected = reference_generate(directory, TEXT, seed=3, n_steps=N_STEPS, cfg=2.0, **arguments)
+    engine = RecordingEngine(directory, max_num_seqs=2)
+    try:
+        call = {"text": TEXT, "seed": 3, "cfg": 2.0, "max_steps": N_STEPS}
+        (got,) = engine.run(call | with_rate(arguments))
+    finally:
+        engine.api.close()
+    error = (got.latents - expected.latents).abs().max()
+    print(f"{variant}: latents max {error:.2e}")
+    assert error < TOLERANCE

@@ -16,7 +16,7 @@ from tests.reference import reference_generate
 
 SENTENCES = {
     "the weather is very nice today.": {"weather", "very", "nice", "today"},
-    "she opened the window and looked at the garden.": {"she", "opened", "window", "garden"},
+    "they bought some bread and milk.": {"they", "bought", "bread", "milk"},
 }
 
 
@@ -36,7 +36,7 @@ def words(whisper: WhisperModel, samples: np.ndarray, rate_hz: int) -> set[str]:
 
 
 def test_the_words_are_heard(speaking: RecordingEngine, whisper: WhisperModel) -> None:
-    results = speaking.api.synthesize_batch(list(SENTENCES), seed=1)
+    results = speaking.api.synthesize_batch(list(SENTENCES), seed=1, cfg=3.0)
     for result, expected in zip(results, SENTENCES.values(), strict=True):
         assert result.finish_reason == "stop"
         assert expected <= words(whisper, result.samples, result.sample_rate_hz)

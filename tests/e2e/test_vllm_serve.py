@@ -1,4 +1,8 @@
-"""Plain ``vllm serve DIR`` on a published directory: it loads, and refuses to write text."""
+"""vLLM's plain server on a published directory: it loads, and refuses to write text.
+
+The server is started by its module: the command ``vllm`` of the CPU wheel ends in
+``PackageNotFoundError``, since the wheel's distribution is not called "vllm".
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("served")
     directory: Path = write_checkpoint(folder / "model", lm_file="bin", vae_file="pth")
     port = free_port()
-    command = [Path(sys.executable).with_name("vllm"), "serve", directory]
+    module = "vllm.entrypoints.launchers.api_server.entry"
+    command = [sys.executable, "-m", module, "--model", directory]
     options = ["--kv-cache-memory-bytes", str(64 << 20), "--port", str(port), "--host", "127.0.0.1"]
     log = folder / "log"
     with log.open("w") as output:

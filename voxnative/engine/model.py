@@ -148,4 +148,5 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
         Raises:
             CheckpointError: missing, unexpected or mis-shaped tensors, named with the file.
         """
-        return load_checkpoint(self, resolve_checkpoint(self.model_name, self.revision))
+        directory = resolve_checkpoint(self.model_name, self.revision)
+        return load_checkpoint(self, self.config, directory)

@@ -21,7 +21,7 @@ def kv_cache_bytes(config: VoxConfig, n_tokens: int, dtype: str) -> int:
     return per_token * DTYPE_BYTES[dtype] * n_tokens
 
 
-def engine_args(
+def engine_settings(
     directory: Path,
     config: VoxConfig,
     *,
@@ -29,9 +29,8 @@ def engine_args(
     max_num_seqs: int,
     max_model_len: int | None,
     kv_cache_memory_bytes: int | None,
-    **overrides: Any,
-) -> AsyncEngineArgs:
-    """vLLM's arguments for one checkpoint directory.
+) -> dict[str, Any]:
+    """vLLM's engine settings for one checkpoint directory.
 
     On a CPU, vLLM wants the KV cache's size: room for ``max_num_seqs`` requests of
     ``max_model_len`` positions, at most a quarter of the machine's memory.
@@ -58,14 +57,25 @@ def engine_args(
         kv_cache_memory_bytes = kv_cache_memory_bytes or min(wanted, total // 4)
     if kv_cache_memory_bytes is not None:
         settings["kv_cache_memory_bytes"] = kv_cache_memory_bytes
-    return AsyncEngineArgs(**(settings | overrides))
+    return settings
+
+
+def engine_args(directory: Path, config: VoxConfig, **given: Any) -> AsyncEngineArgs:
+    """vLLM's arguments: :func:`engine_settings`, and further ones as they are given."""
+    own = ("dtype", "max_num_seqs", "max_model_len", "kv_cache_memory_bytes")
+    settings = engine_settings(directory, config, **{name: given.pop(name) for name in own})
+    return AsyncEngineArgs(**(settings | given))
+
+
+def use_all_cores() -> None:
+    """On a CPU, let OpenMP use every core; vLLM would set one thread where the user set none."""
+    if current_platform.is_cpu():
+        os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 
 
 def start_engine(args: AsyncEngineArgs) -> SpeechAsyncLLM:
     """Start the engine in its own process; call it inside a running event loop."""
-    if current_platform.is_cpu():
-        # vLLM would set one OpenMP thread where the user set none.
-        os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+    use_all_cores()
     engine = SpeechAsyncLLM.from_engine_args(args)
     assert isinstance(engine, SpeechAsyncLLM)
     return engine

@@ -5,10 +5,8 @@ from pathlib import Path
 from torch import nn
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
-from voxnative.checkpoint import check_names, iter_lm_tensors, iter_vae_tensors
-from voxnative.config import LMConfig, VoxConfig
-
-Shape = tuple[int, ...]
+from voxnative.checkpoint_shapes import iter_tensors, verify_checkpoint
+from voxnative.config import VoxConfig
 
 # Checkpoint prefix -> module path, where the two differ.
 RENAMED = (
@@ -33,11 +31,12 @@ PACKED: dict[str, tuple[str, str | int]] = {
 PAGED_PREFIXES = ("base_lm.", "residual_lm.")
 
 
-def load_checkpoint(model: nn.Module, directory: Path) -> set[str]:
+def load_checkpoint(model: nn.Module, config: VoxConfig, directory: Path) -> set[str]:
     """Load every tensor of a checkpoint directory into ``model``.
 
     Args:
         model: a ``VoxCPM2ForSpeech`` on its final device.
+        config: its configuration.
         directory: a checkpoint in the published format.
 
     Returns:
@@ -46,13 +45,10 @@ def load_checkpoint(model: nn.Module, directory: Path) -> set[str]:
     Raises:
         CheckpointError: missing, unexpected or mis-shaped tensors, named with the file.
     """
-    tensors = list(iter_lm_tensors(directory))
-    tensors += [(f"audio_vae.{name}", t, file) for name, t, file in iter_vae_tensors(directory)]
-    found = {name: (tuple(tensor.shape), file) for name, tensor, file in tensors}
-    check_names(expected_shapes(model), found)
+    verify_checkpoint(directory, config)
     parameters = dict(model.named_parameters())
     loaded: set[str] = set()
-    for name, tensor, _ in tensors:
+    for name, tensor, _ in iter_tensors(directory):
         target, shard = parameter_of(name)
         if target not in parameters:
             continue  # a buffer that the configuration determines
@@ -74,43 +70,3 @@ def parameter_of(name: str) -> tuple[str, str | int | None]:
         if name.startswith(prefix):
             return replacement + name.removeprefix(prefix), None
     return name, None
-
-
-def expected_shapes(model: nn.Module) -> dict[str, Shape]:
-    """Names and full (unsharded) shapes that the checkpoint of ``model`` must hold."""
-    config: VoxConfig = model.config  # type: ignore[assignment]
-    embedding: Shape = (config.lm.vocab_size, config.lm.hidden_size)
-    expected = {"base_lm.embed_tokens.weight": embedding}
-    expected |= _stack_shapes("base_lm", config.lm)
-    expected |= _stack_shapes("residual_lm", config.residual_lm)
-    back = {replacement: prefix for prefix, replacement in RENAMED}
-    for name, tensor in model.state_dict().items():
-        if name.startswith((*PAGED_PREFIXES, "embed_tokens.")):
-            continue
-        for replacement, prefix in back.items():
-            if name.startswith(replacement):
-                name = prefix + name.removeprefix(replacement)
-                break
-        expected[name] = tuple(tensor.shape)
-    return expected
-
-
-def _stack_shapes(stack: str, config: LMConfig) -> dict[str, Shape]:
-    hidden, ffn = config.hidden_size, config.intermediate_size
-    heads = config.num_attention_heads * config.head_dim
-    kv_heads = config.num_key_value_heads * config.head_dim
-    layer: dict[str, Shape] = {
-        "self_attn.q_proj.weight": (heads, hidden),
-        "self_attn.k_proj.weight": (kv_heads, hidden),
-        "self_attn.v_proj.weight": (kv_heads, hidden),
-        "self_attn.o_proj.weight": (hidden, heads),
-        "mlp.gate_proj.weight": (ffn, hidden),
-        "mlp.up_proj.weight": (ffn, hidden),
-        "mlp.down_proj.weight": (hidden, ffn),
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
-    shapes: dict[str, Shape] = {f"{stack}.norm.weight": (hidden,)}
-    for i in range(config.num_hidden_layers):
-        shapes |= {f"{stack}.layers.{i}.{name}": shape for name, shape in layer.items()}
-    return shapes
