@@ -4,9 +4,10 @@ import torch
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from voxnative.engine.runner_cpu import SpeechCPUModelRunner
+from voxnative.engine.worker_rpc import SpeechWorkerRpc
 
 
-class SpeechCPUWorker(CPUWorker):
+class SpeechCPUWorker(SpeechWorkerRpc, CPUWorker):
     """Stock CPU worker; ``CPUWorker.init_device`` builds its runner directly.
 
     Source: vLLM 0.32, ``vllm/v1/worker/cpu_worker.py``.
@@ -22,7 +23,3 @@ class SpeechCPUWorker(CPUWorker):
                 "VLLM_USE_V2_MODEL_RUNNER=1 is not valid on the CPU; valid: 0 (Model Runner V1)"
             )
         self.model_runner = self.runner_class(self.vllm_config, torch.device("cpu"))
-
-    def speech_requests(self) -> list[str]:
-        """Ids of the requests that hold side-path state (``collective_rpc``)."""
-        return sorted(self.model_runner.states.slot_of)
