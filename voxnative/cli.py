@@ -1,4 +1,4 @@
-"""The command line: `voxnative say TEXT` and `voxnative info MODEL`.
+"""The command line: `voxnative say TEXT`, `voxnative info MODEL` and `voxnative serve MODEL`.
 
 Standard output carries the result alone (the closing line, or the WAV itself with `-o -`);
 progress, errors and everything that libraries print go to standard error. Exit codes: 0 done,
@@ -36,6 +36,11 @@ EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["serve"]:  # vLLM's server has its own parser, and its own output
+        from voxnative.serving.launcher import main as serve
+
+        return serve(arguments[1:])
     args = _parser().parse_args(arguments)
     # A user who set vLLM's log level wants to read the log.
     verbose = args.verbose or "VLLM_LOGGING_LEVEL" in os.environ
@@ -142,7 +147,13 @@ def _interruptible() -> Iterator[None]:
     engine process has received the signal too, and its death would be reported instead.
     """
 
+    interrupted = False
+
     def interrupt(_signal: int, _frame: object) -> NoReturn:
+        nonlocal interrupted
+        if interrupted:  # the second Ctrl-C does not wait for an orderly end
+            os._exit(EXIT_INTERRUPTED)
+        interrupted = True
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupt)
@@ -161,7 +172,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="voxnative", description="VoxCPM2 text-to-speech on vLLM.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {voxnative.__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="say | info")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="say | info | serve")
     model = "checkpoint directory or Hugging Face id (default: the checkpoint that ships)"
 
     command = commands.add_parser("say", help="speak a text", description=say.__doc__)
@@ -194,6 +205,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("info", help="describe a checkpoint", description=info.__doc__)
     command.set_defaults(run=info, verbose=False)
     command.add_argument("model", nargs="?", metavar="MODEL", help=model)
+
+    commands.add_parser("serve", help="serve POST /v1/audio/speech; see voxnative serve --help")
     return parser
 
 

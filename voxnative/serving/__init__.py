@@ -1,0 +1,1 @@
+"""The HTTP server: routes for vLLM's API server, and what stands behind them."""

@@ -1,0 +1,1 @@
+"""One adapter for each model family: a request body -> what the model takes."""

@@ -1,0 +1,94 @@
+"""``POST /v1/audio/speech/batch``: many texts, one answer when all are spoken."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from voxnative.errors import InvalidRequestError
+from voxnative.serving.http_errors import RequestFailed, SpeechRoute
+from voxnative.serving.limits import while_connected
+from voxnative.serving.openapi import ERRORS, ErrorInfo
+from voxnative.serving.pipeline import Answer, speak, whole
+from voxnative.serving.schema import BatchBody, SpeechBody
+from voxnative.serving.server import SpeechServer
+from voxnative.serving.utterance import Utterance
+
+router = APIRouter(route_class=SpeechRoute, tags=["speech"])
+
+
+class BatchResult(BaseModel):
+    """One item's audio in base64, or why there is none."""
+
+    index: int
+    status: Literal["success", "error"]
+    audio_data: str | None = None
+    media_type: str | None = None
+    sample_rate: int | None = None
+    error: ErrorInfo | None = None
+
+
+class BatchAnswer(BaseModel):
+    """All results, in the order of the items."""
+
+    results: list[BatchResult]
+    total: int
+    succeeded: int
+    failed: int
+
+
+@router.post("/v1/audio/speech/batch", responses=ERRORS)
+async def create_batch(body: BatchBody, request: Request) -> BatchAnswer:
+    """Speak up to 32 texts; all are validated before the first one runs."""
+    server: SpeechServer = request.app.state.voxnative
+    results = await while_connected(request, _speak_all(server, body.bodies()))
+    n_succeeded = sum(result.status == "success" for result in results)
+    return BatchAnswer(
+        results=results,
+        total=len(results),
+        succeeded=n_succeeded,
+        failed=len(results) - n_succeeded,
+    )
+
+
+async def _speak_all(server: SpeechServer, bodies: list[SpeechBody]) -> list[BatchResult]:
+    answer = server.answer(bodies[0])
+    utterances = [await _prepare(server, index, body) for index, body in enumerate(bodies)]
+    # A batch takes the engine's width at most, so that it does not fill the queue by itself.
+    width = asyncio.Semaphore(server.admission.max_concurrency)
+
+    async def one(index: int, utterance: Utterance) -> BatchResult:
+        async with width:
+            return await _result(index, utterance, answer)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(i, utterance)) for i, utterance in enumerate(utterances)]
+    return [task.result() for task in tasks]
+
+
+async def _prepare(server: SpeechServer, index: int, body: SpeechBody) -> Utterance:
+    try:
+        return await server.prepare(body)
+    except InvalidRequestError as error:
+        name = f"items.{index}.{error.field}"
+        raise type(error)(name, error.value, error.valid) from error
+
+
+async def _result(index: int, utterance: Utterance, answer: Answer) -> BatchResult:
+    try:
+        audio = await whole(speak(utterance, answer))
+    except RequestFailed as error:
+        return BatchResult(
+            index=index, status="error", error=ErrorInfo.model_validate(error.body["error"])
+        )
+    return BatchResult(
+        index=index,
+        status="success",
+        audio_data=base64.b64encode(audio).decode(),
+        media_type=answer.format.content_type(answer.rate_hz),
+        sample_rate=answer.rate_hz,
+    )

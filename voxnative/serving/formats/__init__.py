@@ -1,0 +1,1 @@
+"""Streaming encoders, one for each response format."""

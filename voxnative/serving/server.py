@@ -1,0 +1,115 @@
+"""What all speech routes share, at ``app.state.voxnative``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from voxnative.serving.adapters.base import ARTTSAdapter, SpeechCall, SpeechInputs
+from voxnative.serving.formats.registry import FORMATS, answer_rate_hz
+from voxnative.serving.http_errors import RequestFailed, engine_dead
+from voxnative.serving.limits import Admission
+from voxnative.serving.media import MediaPolicy, fetch_audio
+from voxnative.serving.metrics import SpeechMetrics
+from voxnative.serving.pipeline import Answer
+from voxnative.serving.schema import SpeechBody
+from voxnative.serving.settings import ServerSettings
+from voxnative.serving.utterance import Utterance
+
+if TYPE_CHECKING:
+    from voxnative.async_api import AsyncVoxNative
+    from voxnative.serving.voices import VoiceStore
+
+# Clients of OpenAI's service send these names; here each means the model that is served.
+MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+
+
+@dataclass(frozen=True)
+class SpeechServer:
+    """The parts that answer a request.
+
+    Attributes:
+        speech: the engine as our interface shows it.
+        engine_client: the engine as vLLM's server shows it.
+        settings: the operator's choices.
+        adapter: what the model can do.
+        admission: the queue.
+        metrics: counters and histograms.
+        voices: registered voices.
+        media: what ``ref_audio`` may point to.
+        model_names: names under which the model is served.
+    """
+
+    speech: AsyncVoxNative
+    engine_client: Any
+    settings: ServerSettings
+    adapter: ARTTSAdapter
+    admission: Admission
+    metrics: SpeechMetrics
+    voices: VoiceStore
+    media: MediaPolicy
+    model_names: tuple[str, ...]
+
+    @property
+    def is_engine_dead(self) -> bool:
+        return bool(self.engine_client.errored)
+
+    def answer(self, body: SpeechBody) -> Answer:
+        """How this body wants its samples.
+
+        Raises:
+            InvalidRequestError: a rate that the format cannot carry.
+        """
+        fmt = FORMATS[body.response_format]
+        model_hz = self.speech.sample_rate_hz
+        default_hz = self.settings.default_sample_rate_hz
+        streams = fmt.streams_by_default if body.stream is None else body.stream
+        return Answer(
+            format=fmt,
+            model_hz=model_hz,
+            rate_hz=answer_rate_hz(fmt, body.sample_rate, default_hz, model_hz),
+            speed=body.speed,
+            streams=streams or body.stream_format == "sse",
+        )
+
+    async def call(self, body: SpeechBody) -> SpeechCall:
+        """Check a body and look up what it names.
+
+        Raises:
+            InvalidRequestError: names the field.
+            RequestFailed: another model (404), or the engine is dead (503).
+        """
+        if self.is_engine_dead:
+            raise engine_dead()
+        self._check_model(body.model)
+        self.adapter.validate(body)
+        inputs = SpeechInputs()
+        if body.ref_audio is not None:
+            inputs = SpeechInputs(ref_audio=await fetch_audio(body.ref_audio, self.media))
+        elif body.voice is not None:
+            voice = await asyncio.to_thread(self.voices.resolve, body.voice)
+            inputs = SpeechInputs(voice=voice)
+        return self.adapter.build(body, inputs)
+
+    async def prepare(self, body: SpeechBody) -> Utterance:
+        """A validated request; errors as :meth:`call`."""
+        return await Utterance.create(self, await self.call(body))
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name not in (*self.model_names, *MODEL_ALIASES):
+            raise RequestFailed(
+                404,
+                "invalid_request_error",
+                "model_not_found",
+                f"field 'model': no model of this name; valid: {', '.join(self.model_names)}",
+                param="model",
+            )
+
+
+def default_voices_dir() -> Path:
+    """Where voices are kept when no setting says so."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "voxnative" / "voices"

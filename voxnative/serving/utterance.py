@@ -1,0 +1,102 @@
+"""One request on its way through the server: queue, engine, and the reader of its chunks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from voxnative.errors import EngineError, InvalidRequestError
+from voxnative.result import SpeechChunk
+from voxnative.serving.adapters.base import SpeechCall
+from voxnative.serving.http_errors import RequestFailed, engine_dead, timed_out
+from voxnative.serving.metrics import RequestClock
+from voxnative.speech_request import SpeechRequest
+
+if TYPE_CHECKING:
+    from voxnative.serving.server import SpeechServer
+
+
+class Utterance:
+    """A validated request; its chunks are read once.
+
+    The engine is read as fast as it speaks, whatever the reader does: a reader that is slow or
+    stuck costs the memory of its own audio, and neither a slot nor anybody else's time.
+
+    Attributes:
+        n_prompt_tokens: positions of the prompt, text and recordings.
+        n_patches: patches that came so far.
+    """
+
+    def __init__(self, server: SpeechServer, request: SpeechRequest) -> None:
+        self._server = server
+        self._request = request
+        self._clock = RequestClock(server.metrics)
+        self.n_prompt_tokens = len(request.prompt.token_ids)
+        self.n_patches = 0
+
+    @classmethod
+    async def create(cls, server: SpeechServer, call: SpeechCall) -> Utterance:
+        """Validate a call.
+
+        Raises:
+            InvalidRequestError: names the field of the body.
+        """
+        try:
+            request = await server.speech.prepare(call.text, **call.arguments)
+        except InvalidRequestError as error:
+            raise server.adapter.in_body_terms(error) from error
+        return cls(server, request)
+
+    async def chunks(self) -> AsyncGenerator[SpeechChunk, None]:
+        """New samples as they exist; closing the iterator aborts the request.
+
+        Raises:
+            RequestFailed: the queue is full (429), the time is over (504), the engine is dead
+                (503) or failed (500). An error overtakes chunks that have not been read.
+        """
+        arrived: asyncio.Queue[SpeechChunk | None] = asyncio.Queue()
+        pump = asyncio.create_task(self._pump(arrived))
+        pump.add_done_callback(lambda _: arrived.put_nowait(None))
+        try:
+            while (chunk := await arrived.get()) is not None:
+                if pump.done():
+                    pump.result()
+                yield chunk
+            pump.result()
+        finally:
+            pump.cancel()
+            await asyncio.gather(pump, return_exceptions=True)
+
+    async def _pump(self, arrived: asyncio.Queue[SpeechChunk | None]) -> None:
+        server = self._server
+        limit_s = server.settings.request_timeout_s
+        outcome = "failed"
+        self._clock.queued()
+        try:
+            async with asyncio.timeout(limit_s), server.admission.slot():
+                self._clock.admitted()
+                await self._speak(arrived)
+            outcome = "finished"
+        except TimeoutError as error:
+            outcome = "timeout"
+            raise timed_out(limit_s) from error
+        except RequestFailed:
+            outcome = "refused"
+            raise
+        except EngineError as error:
+            raise engine_dead() if server.is_engine_dead else error from error
+        except asyncio.CancelledError:
+            outcome = "aborted"
+            raise
+        finally:
+            self._clock.ended(outcome)
+
+    async def _speak(self, arrived: asyncio.Queue[SpeechChunk | None]) -> None:
+        run = self._server.speech.run(self._request)
+        async with aclosing(run.chunks()) as chunks:
+            async for chunk in chunks:
+                self._clock.made(len(chunk.samples) / chunk.sample_rate_hz)
+                self.n_patches += 1
+                arrived.put_nowait(chunk)
