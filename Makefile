@@ -33,7 +33,7 @@ demo: $(RUNTIME)
 say: $(RUNTIME)
 	@if [ -z "$$TEXT" ]; then echo "make say: give the text, as in: make say TEXT='Hello there.'" >&2; exit 2; fi
 	@mkdir -p "$$(dirname "$$OUT")"
-	@$(BIN)/voxnative say "$$TEXT" -o "$$OUT"
+	@$(BIN)/voxnative say -o "$$OUT" -- "$$TEXT"
 
 test: $(TESTING)
 	$(BIN)/python -m pytest
