@@ -26,7 +26,7 @@ import httpx
 from voxnative.errors import AudioFormatError, AudioInputError, TooLargeError
 from voxnative.serving.hosts import HostPolicy
 
-MAX_MEDIA_BYTES = 10 * 2**20
+MAX_MEDIA_BYTES = 10_000_000
 FETCH_TIMEOUT_S = 10.0
 MAX_REDIRECTS = 3
 

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from voxnative.async_api import AsyncVoxNative
-from voxnative.serving import batch, speech, voice_routes
+from voxnative.serving import batch, speech, voice_routes, websocket
 from voxnative.serving.adapters.registry import adapter_for
 from voxnative.serving.hosts import HostPolicy
 from voxnative.serving.latents import latent_encoder
@@ -34,7 +34,7 @@ class SpeechEndpoints:
 
     def attach_router(self, app: FastAPI) -> None:
         """Add the routes to vLLM's application."""
-        for module in (speech, batch, voice_routes):
+        for module in (speech, batch, voice_routes, websocket):
             app.include_router(module.router)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
