@@ -12,6 +12,7 @@ Source: voxcpm/model/voxcpm2.py, ``VoxCPM2Model._inference``.
 """
 
 import torch
+from einops import rearrange
 
 from voxnative.nn.cfm import solve, sway_grid
 from voxnative.nn.speech_nets import SpeechNets
@@ -102,7 +103,7 @@ def prime_continuation(
     """
     states.previous_patch[slot] = context[-1]
     tails = [tail[slot : slot + 1] for tail in states.vae_tails]
-    frames = context.float().flatten(0, 1).unsqueeze(0)  # [1, n * P, D]
+    frames = rearrange(context.float(), "n p d -> 1 (n p) d")
     _, tails = decode_chunk(nets.audio_vae, frames, tails)
     for state, tail in zip(states.vae_tails, tails, strict=True):
         state[slot] = tail[0]

@@ -91,9 +91,10 @@ class RequestStates:
         self.slot_of[request_id] = slot
         generator = torch.Generator().manual_seed(params.seed)
         P, D = self.config.patch_size, self.config.feat_dim
-        # Upstream draws [D, P] a step from one generator; the same numbers, all at once.
-        noise = torch.randn((n_steps, D, P), generator=generator) * params.temperature
-        self.noise[slot, :n_steps] = noise.transpose(1, 2).to(self.noise)
+        # [D, P] a step from one generator, as upstream draws it: one large draw would give
+        # other numbers where D * P is no multiple of the generator's vector length.
+        noise = torch.stack([torch.randn((D, P), generator=generator) for _ in range(n_steps)])
+        self.noise[slot, :n_steps] = noise.mT.to(self.noise) * params.temperature
         self.step[slot] = 0
         self.previous_patch[slot] = 0
         self.cfg[slot] = params.cfg

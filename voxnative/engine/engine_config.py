@@ -4,6 +4,8 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 from vllm.platforms import current_platform
 
+from voxnative.engine.options import SpeechOptions
+
 CPU_WORKER = "voxnative.engine.worker_cpu.SpeechCPUWorker"
 ADMISSION = "voxnative.engine.admission:SpeechAdmission"
 
@@ -33,6 +35,7 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
                     f"{setting} cannot be used with VoxCPM2: audio is generated beside the "
                     "tokens and cannot be rolled back, moved or split by layers. Leave it unset."
                 )
+        SpeechOptions.from_additional_config(vllm_config.additional_config)  # refuses early
         model = vllm_config.model_config
         model.logits_processors = [*(model.logits_processors or []), ADMISSION]
         if parallel.worker_cls == "auto":

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import torch
+from einops import rearrange
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
@@ -76,7 +77,7 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
     def _encode_waveform(self, waveform: torch.Tensor) -> torch.Tensor:
         config, dtype = self.config, self.fusion_concat_proj.weight.dtype
         frames = self.speech.audio_vae.encode(waveform.float().reshape(1, -1))  # [1, n * P, D]
-        patches = frames.reshape(-1, config.patch_size, config.feat_dim).to(dtype)  # [n, P, D]
+        patches = rearrange(frames, "1 (n p) d -> n p d", p=config.patch_size).to(dtype)
         return torch.cat([self.speech.embed_patches(patches), patches.flatten(1)], dim=-1)
 
     def embed_input_ids(

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from einops import rearrange
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
@@ -12,6 +13,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 from voxnative.decode_step import decode_step, prime_continuation
 from voxnative.engine.engine_input import step_params
 from voxnative.engine.model import VoxCPM2ForSpeech
+from voxnative.engine.options import SpeechOptions
 from voxnative.engine.processor import AUDIO_MODALITY
 from voxnative.request_state import RequestStates
 from voxnative.units import MAX_STEPS, VAE_CONTEXT_PATCHES
@@ -37,6 +39,8 @@ class SpeechCPUModelRunner(CPUModelRunner):
         model = self.model
         assert isinstance(model, VoxCPM2ForSpeech)
         self.speech = model.speech
+        if SpeechOptions.from_additional_config(self.vllm_config.additional_config).compile_solver:
+            self.speech.feat_decoder.estimator.compile(dynamic=True)
         self.states = RequestStates(
             model.config,
             model.speech.audio_vae,
@@ -132,5 +136,5 @@ class SpeechCPUModelRunner(CPUModelRunner):
             rows = self.encoder_cache[feature.identifier][-VAE_CONTEXT_PATCHES:]
             config = self.states.config
             patches = rows[:, config.lm.hidden_size :]
-            context = patches.reshape(-1, config.patch_size, config.feat_dim)
+            context = rearrange(patches, "n (p d) -> n p d", p=config.patch_size)
             prime_continuation(self.speech, self.states, slot, context)

@@ -1,0 +1,34 @@
+"""The ``voxnative`` section of vLLM's additional configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm import AsyncEngineArgs
+
+from voxnative.engine.options import SpeechOptions
+
+
+def test_defaults_and_values() -> None:
+    assert SpeechOptions.from_additional_config({}) == SpeechOptions(compile_solver=False)
+    section = {"voxnative": {"compile_solver": True}, "somebody_else": 1}
+    assert SpeechOptions.from_additional_config(section).compile_solver
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"compile_sovler": True}, "unknown key 'compile_sovler'; valid: compile_solver"),
+        ({"compile_solver": "yes"}, "'yes' is not valid; valid: true, false"),
+    ],
+)
+def test_a_wrong_section_is_refused_before_the_engine_starts(
+    section: dict[str, Any], message: str, tiny_dir: Path
+) -> None:
+    args = AsyncEngineArgs(
+        str(tiny_dir), kv_cache_memory_bytes=1 << 26, additional_config={"voxnative": section}
+    )
+    with pytest.raises(ValueError, match=message):
+        args.create_engine_config()
