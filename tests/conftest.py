@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from voxnative.config import VoxConfig
     from voxnative.tokenizer import TextTokenizer
 
-pytest_plugins = ["tests.engines"]
+pytest_plugins = ["tests.engines", "tests.helpers.runtime"]
 
 REPO = Path(__file__).resolve().parent.parent
 TIERS = ("unit", "parity", "e2e", "perf")

@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from voxnative.config import VoxConfig
 from voxnative.errors import VoxNativeError
 
 EXIT_BAD_INPUT = 2
@@ -49,7 +50,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
     Raises:
         SettingsError: a deploy file or a setting is not valid.
-        CheckpointError: MODEL cannot be found or read.
+        CheckpointError: MODEL cannot be found or read, or its weights do not fit.
     """
     prepare_environment()
     # vLLM reads its environment when it is imported.
@@ -59,6 +60,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
     from voxnative.async_api import SHIPPED_CHECKPOINT
     from voxnative.checkpoint import resolve_checkpoint
+    from voxnative.checkpoint_shapes import verify_checkpoint
     from voxnative.engine.start import use_all_cores
     from voxnative.serving.deploy import Deploy, as_flags, read_deploy
     from voxnative.serving.settings import CONFIG_KEY, ServerSettings, SettingsError
@@ -74,7 +76,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
     wanted = parser.parse_args(given)
     directory = resolve_checkpoint(model or deploy.engine.get("model") or SHIPPED_CHECKPOINT)
-    args = parser.parse_args([*as_flags(_implied(directory, wanted)), *given])
+    config = VoxConfig.from_dir(directory)
+    verify_checkpoint(directory, config)
+    args = parser.parse_args([*as_flags(_implied(directory, config, wanted)), *given])
     if any(flag.split("=")[0] == "--model" for flag in flags):
         raise SettingsError("--model is not valid here; valid: MODEL as the first argument")
     args.model = str(directory)
@@ -113,17 +117,16 @@ def _split(arguments: Sequence[str]) -> tuple[str | None, Path | None, list[str]
     return (flags.pop(0) if has_model else None), found.deploy, flags
 
 
-def _implied(directory: Path, wanted: argparse.Namespace) -> dict[str, Any]:
+def _implied(directory: Path, config: VoxConfig, wanted: argparse.Namespace) -> dict[str, Any]:
     """Settings that follow from the checkpoint, the machine and what is wanted of both."""
     from vllm.platforms import current_platform
 
-    from voxnative.config import VoxConfig
     from voxnative.engine.start import engine_settings
 
     machine = "cpu" if current_platform.is_cpu() else "gpu"
     settings = engine_settings(
         directory,
-        VoxConfig.from_dir(directory),
+        config,
         dtype=None if wanted.dtype == "auto" else wanted.dtype,
         max_num_seqs=wanted.max_num_seqs or _DEFAULT_NUM_SEQS[machine],
         max_model_len=wanted.max_model_len,
