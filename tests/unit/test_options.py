@@ -1,4 +1,4 @@
-"""The ``voxnative`` section of vLLM's additional configuration."""
+"""The ``voxnative_engine`` section of vLLM's additional configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from voxnative.engine.options import SpeechOptions
 
 def test_defaults_and_values() -> None:
     assert SpeechOptions.from_additional_config({}) == SpeechOptions(compile_solver=False)
-    section = {"voxnative": {"compile_solver": True}, "somebody_else": 1}
+    section = {"voxnative_engine": {"compile_solver": True}, "somebody_else": 1}
     assert SpeechOptions.from_additional_config(section).compile_solver
 
 
@@ -28,7 +28,7 @@ def test_a_wrong_section_is_refused_before_the_engine_starts(
     section: dict[str, Any], message: str, tiny_dir: Path
 ) -> None:
     args = AsyncEngineArgs(
-        str(tiny_dir), kv_cache_memory_bytes=1 << 26, additional_config={"voxnative": section}
+        str(tiny_dir), kv_cache_memory_bytes=1 << 26, additional_config={"voxnative_engine": section}
     )
     with pytest.raises(ValueError, match=message):
         args.create_engine_config()

@@ -1,11 +1,11 @@
-"""Our own engine options: the ``voxnative`` section of vLLM's ``additional_config``."""
+"""Our own engine options: the ``voxnative_engine`` section of vLLM's ``additional_config``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Any
 
-SECTION = "voxnative"
+SECTION = "voxnative_engine"  # "voxnative" holds the server's settings
 
 
 @dataclass(frozen=True)
