@@ -11,16 +11,18 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 stamp = $(VENV)/.$(1)-$(shell cat pyproject.toml $(2) | cksum | cut -d' ' -f1)
 RUNTIME := $(call stamp,runtime,requirements/cpu.lock)
 TESTING := $(call stamp,testing,requirements/cpu.lock requirements/test.lock)
+PAGE := $(call stamp,page,requirements/cpu.lock requirements/demo.lock)
 
 TEXT ?=
 OUT ?= out/say.wav
 export TEXT OUT
 
-.PHONY: help demo say test check format lock clean
+.PHONY: help demo say page browser test check format lock clean
 
 help:
 	@echo "make demo             speak one sentence to out/demo.wav"
 	@echo "make say TEXT='...'   speak any text to $(OUT)"
+	@echo "make page             open a page to type and listen, at http://127.0.0.1:7860"
 	@echo "make test             run all tests"
 	@echo "make check            ruff, formatting and mypy"
 	@echo "make format           let ruff format and fix"
@@ -35,7 +37,18 @@ say: $(RUNTIME)
 	@mkdir -p "$$(dirname "$$OUT")"
 	@$(BIN)/voxnative say -o "$$OUT" -- "$$TEXT"
 
-test: $(TESTING)
+page: $(PAGE)
+	@$(BIN)/voxnative demo
+
+# The page's test needs a browser; on Debian both come from its own packages.
+browser:
+	@{ command -v chromium || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null || { \
+		echo "Installing Chromium and its driver for the test of the page" >&2; \
+		as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
+		$$as_root apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+		$$as_root apt-get -qq install -y chromium chromium-driver >/dev/null; }
+
+test: $(TESTING) $(PAGE) browser
 	$(BIN)/python -m pytest
 
 check: $(TESTING)
@@ -67,4 +80,10 @@ $(TESTING): $(RUNTIME)
 	@echo "Adding the test tools to $(VENV)" >&2
 	@$(PIP) install --no-deps -r requirements/test.lock
 	@rm -f $(VENV)/.testing-*
+	@touch $@
+
+$(PAGE): $(RUNTIME)
+	@echo "Adding the page's packages to $(VENV)" >&2
+	@$(PIP) install --no-deps -r requirements/demo.lock
+	@rm -f $(VENV)/.page-*
 	@touch $@

@@ -1,7 +1,8 @@
 """Resolve the package's extras into fully pinned locks: `make lock`.
 
 pip's resolver runs dry (`--report`); nothing is installed. `cpu.lock` holds what the demo needs,
-`test.lock` what the tests need beside it. Both are installed with `pip install --no-deps -r`.
+`test.lock` what the tests need beside it, `demo.lock` what the demo page does. All are installed
+with `pip install --no-deps -r`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ LEFT_OUT = {"torchaudio", "torchcodec", "torchvision"}
 # torchaudio, ...) serve its own front ends; the networks need none of them.
 WITHOUT_DEPENDENCIES = ["voxcpm==2.0.3"]
 
+# Gradio limits pillow below the version that vLLM brings, which stays; the page draws no pictures.
+TOO_NEW_FOR_GRADIO = {"pillow"}
+
 HEADER = """\
 # {title}
 # Made by `make lock` (requirements/make_lock.py) for Python 3.11 on x86-64 Linux.
@@ -38,6 +42,13 @@ def main() -> None:
     added = {name: pin for name, pin in testing.items() if name not in runtime}
     added |= {pin.split("==")[0]: pin for pin in WITHOUT_DEPENDENCIES}
     write("test.lock", "Tests, beside cpu.lock: the package's extra `test`.", "test.lock", added)
+    page = resolve(".[cpu,demo]", constraints=without(runtime, TOO_NEW_FOR_GRADIO))
+    added = {name: pin for name, pin in page.items() if name not in runtime}
+    write("demo.lock", "The page, beside cpu.lock: the extra `demo`.", "demo.lock", added)
+
+
+def without(pins: dict[str, str], names: set[str]) -> dict[str, str]:
+    return {name: pin for name, pin in pins.items() if name not in names}
 
 
 def resolve(target: str, constraints: dict[str, str] | None = None) -> dict[str, str]:

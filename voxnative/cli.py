@@ -1,4 +1,4 @@
-"""The command line: `voxnative say TEXT`, `voxnative info MODEL` and `voxnative serve MODEL`.
+"""The command line: `voxnative say TEXT`, `info MODEL`, `serve MODEL` and `demo MODEL`.
 
 Standard output carries the result alone (the closing line, or the WAV itself with `-o -`);
 progress, errors and everything that libraries print go to standard error. Exit codes: 0 done,
@@ -41,6 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from voxnative.serving.launcher import main as serve
 
         return serve(arguments[1:])
+    if arguments[:1] == ["demo"]:
+        from voxnative.serving.demo import main as demo
+
+        return demo(arguments[1:])
     args = _parser().parse_args(arguments)
     # A user who set vLLM's log level wants to read the log.
     verbose = args.verbose or "VLLM_LOGGING_LEVEL" in os.environ
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _complain(streams, str(error), EXIT_BAD_INPUT)
         except BrokenPipeError:
             return _complain(streams, "standard output was closed", EXIT_FAILED)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # see _interruptible
             return _complain(streams, "interrupted", EXIT_INTERRUPTED)
     return 0
 
@@ -143,10 +147,10 @@ _REQUEST_OPTIONS = (
 def _interruptible() -> Iterator[None]:
     """Let Ctrl-C end even a blocking engine start.
 
-    With Python's own handler asyncio would only cancel the task, which waits for the start; its
-    engine process has received the signal too, and its death would be reported instead.
+    asyncio's own handler would only cancel the task, which is not looked at before the start is
+    over, and vLLM swallows a KeyboardInterrupt there (Source: vLLM 0.32,
+    `vllm/utils/network_utils.py:zmq_socket_ctx`) and waits for an engine that is gone.
     """
-
     interrupted = False
 
     def interrupt(_signal: int, _frame: object) -> NoReturn:
@@ -154,7 +158,7 @@ def _interruptible() -> Iterator[None]:
         if interrupted:  # the second Ctrl-C does not wait for an orderly end
             os._exit(EXIT_INTERRUPTED)
         interrupted = True
-        raise KeyboardInterrupt
+        raise SystemExit(EXIT_INTERRUPTED)
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
@@ -172,7 +176,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="voxnative", description="VoxCPM2 text-to-speech on vLLM.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {voxnative.__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="say | info | serve")
+    metavar = "say | info | serve | demo"
+    commands = parser.add_subparsers(title="commands", required=True, metavar=metavar)
     model = "checkpoint directory or Hugging Face id (default: the checkpoint that ships)"
 
     command = commands.add_parser("say", help="speak a text", description=say.__doc__)
@@ -207,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("model", nargs="?", metavar="MODEL", help=model)
 
     commands.add_parser("serve", help="serve POST /v1/audio/speech; see voxnative serve --help")
+    commands.add_parser("demo", help="a page to try it in a browser; see voxnative demo --help")
     return parser
 
 
