@@ -1,0 +1,111 @@
+"""The README's commands do what it says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import soundfile as sf
+
+from examples.offline_inference import end2end
+from tests.engines import RecordingEngine
+from voxnative.cli import _parser
+
+
+@pytest.fixture(scope="module")
+def readme(repo: Path) -> str:
+    return (repo / "README.md").read_text()
+
+
+def blocks(readme: str, language: str = "") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+
+
+def commands(readme: str, program: str) -> list[list[str]]:
+    """The README's calls of a program, without comments and redirections."""
+    lines = [line for block in blocks(readme) for line in block.splitlines()]
+    calls = [line for line in lines if line.startswith(f"{program} ")]
+    return [shlex.split(re.sub(r"\s+>.*", "", call), comments=True) for call in calls]
+
+
+def make(repo: Path, *arguments: str) -> str:
+    done = subprocess.run(["make", *arguments], cwd=repo, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_two_commands_come_first(readme: str) -> None:
+    assert commands(readme, "make")[:2] == [["make", "demo"], ["make", "test"]]
+
+
+def test_make_demo_speaks(readme: str, repo: Path) -> None:
+    demo = repo / "out" / "demo.wav"
+    demo.unlink(missing_ok=True)
+    output = make(repo, *commands(readme, "make")[0][1:])
+    figures = r"(\d+\.\d\d) s of speech, first audio after \d+\.\d\d s, RTF \d+\.\d\d"
+    printed = re.search(rf"^out/demo\.wav: {figures}", output, re.MULTILINE)
+    assert printed is not None, output
+    assert float(printed[1]) == pytest.approx(sf.info(demo).duration, abs=0.005)
+
+
+def test_make_test_runs_the_whole_suite_and_ci_calls_exactly_that(repo: Path) -> None:
+    # This very test runs inside `make test`, so its recipe is only read.
+    recipe = make(repo, "-n", "test").splitlines()
+    assert recipe[-1] == ".venv/bin/python -m pytest"
+    assert (repo / ".ci/run").read_text().splitlines()[-1] == "exec make test"
+
+
+def test_make_say_needs_a_text(repo: Path) -> None:
+    done = subprocess.run(["make", "say"], cwd=repo, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "give the text, as in: make say TEXT=" in done.stderr
+    (say,) = [call for call in commands((repo / "README.md").read_text(), "make") if "say" in call]
+    recipe = make(repo, "-n", *say[1:])
+    assert recipe.splitlines()[-1] == '.venv/bin/voxnative say -o "$OUT" -- "$TEXT"'
+
+
+def test_every_call_of_voxnative_parses(readme: str) -> None:
+    calls = commands(readme, "voxnative")
+    assert {call[1] for call in calls} == {"say", "info"}
+    assert len(calls) >= 6
+    for _, *arguments in calls:
+        assert _parser().parse_args(arguments).run.__name__ == arguments[0]
+
+
+def test_the_python_example_runs(readme: str, tmp_path: Path) -> None:
+    (script,) = blocks(readme, "python")
+    (tmp_path / "example.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert sf.info(tmp_path / "morning.wav").duration > 0.3
+    assert re.search(r"^0 \(\d+,\) 16000$", done.stdout, re.MULTILINE)  # the first chunk
+
+
+def test_the_paths_that_documents_name_exist(repo: Path) -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "examples/README.md"):
+        text = (repo / name).read_text()
+        links = [t for t in re.findall(r"\]\(([^)#]+)\)", text) if not t.startswith("http")]
+        missing = [link for link in links if not ((repo / name).parent / link).exists()]
+        assert missing == [], name
+
+
+@pytest.mark.parametrize("way", end2end.WAYS)
+def test_the_offline_example_speaks(
+    way: str, speaking: RecordingEngine, voice_16k, tmp_path: Path
+) -> None:
+    recording = tmp_path / "voice.flac"
+    sf.write(recording, voice_16k, 16_000)
+    args = Namespace(
+        text="good morning.", recording=recording, said="hello there, ", seed=1, out=tmp_path
+    )
+    end2end.WAYS[way](speaking.api, args)
+    written = sorted(tmp_path.glob("*.wav"))
+    assert len(written) == (len(end2end.BATCH) if way == "batch" else 1)
+    assert all(sf.info(path).duration >= 0.16 for path in written)
