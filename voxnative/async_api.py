@@ -168,8 +168,11 @@ class AsyncVoxNative:
             except InvalidRequestError as error:
                 error.add_note(f"in item {index} of the batch")
                 raise
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.run(r, started).result()) for r in requests]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.run(r, started).result()) for r in requests]
+        except ExceptionGroup as failures:  # the group aborts the others when one fails
+            raise failures.exceptions[0] from failures
         return [task.result() for task in tasks]
 
     def run(self, request: SpeechRequest, started: float | None = None) -> SpeechRun:
