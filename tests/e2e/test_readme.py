@@ -71,8 +71,7 @@ def test_make_say_needs_a_text(repo: Path) -> None:
 
 def test_every_call_of_voxnative_parses(readme: str) -> None:
     calls = commands(readme, "voxnative")
-    assert {call[1] for call in calls} == {"say", "info"}
-    assert len(calls) >= 6
+    assert {"say", "info"} <= {call[1] for call in calls}
     for _, *arguments in calls:
         assert _parser().parse_args(arguments).run.__name__ == arguments[0]
 
