@@ -86,6 +86,10 @@ def engine_dead() -> RequestFailed:
     return RequestFailed(503, "server_error", "engine_dead", "the engine is not running")
 
 
+def engine_failed(error: EngineError) -> RequestFailed:
+    return RequestFailed(500, "server_error", "engine_error", str(error))
+
+
 def client_gone() -> RequestFailed:
     return RequestFailed(
         CLIENT_CLOSED_REQUEST, "invalid_request_error", "client_closed", "the client went away"
@@ -106,7 +110,7 @@ def as_failure(error: BaseException) -> RequestFailed | None:
             status, code = 413, "too_large"
         return RequestFailed(status, "invalid_request_error", code, str(error), param=error.field)
     if isinstance(error, EngineError):
-        return RequestFailed(500, "server_error", "engine_error", str(error))
+        return engine_failed(error)
     if isinstance(error, HTTPException):
         return RequestFailed(
             error.status_code,

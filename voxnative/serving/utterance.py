@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from voxnative.errors import EngineError, InvalidRequestError
 from voxnative.result import SpeechChunk
 from voxnative.serving.adapters.base import SpeechCall
-from voxnative.serving.http_errors import RequestFailed, engine_dead, timed_out
+from voxnative.serving.http_errors import RequestFailed, engine_dead, engine_failed, timed_out
 from voxnative.serving.metrics import RequestClock
 from voxnative.speech_request import SpeechRequest
 
@@ -86,7 +86,8 @@ class Utterance:
             outcome = "refused"
             raise
         except EngineError as error:
-            raise engine_dead() if server.is_engine_dead else error from error
+            failure = engine_dead() if server.is_engine_dead else engine_failed(error)
+            raise failure from error
         except asyncio.CancelledError:
             outcome = "aborted"
             raise

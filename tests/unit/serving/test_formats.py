@@ -144,5 +144,5 @@ def test_the_rate_of_an_answer(
 
 
 def test_a_rate_that_the_format_lacks_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="field 'sample_rate'.*48000 with opus"):
+    with pytest.raises(InvalidRequestError, match=r"field 'sample_rate'.*48000 with opus"):
         answer_rate_hz(FORMATS["opus"], 44_100, None, 16_000)

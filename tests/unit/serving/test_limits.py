@@ -74,17 +74,21 @@ def test_an_error_and_a_cancelled_wait_give_the_place_back() -> None:
     async def scenario() -> None:
         admission = Admission(max_concurrency=1, max_queue=5)
         with pytest.raises(KeyError):
-            async with admission.slot():
-                waiting = asyncio.create_task(_hold(admission))
-                await asyncio.sleep(0)
-                assert admission.n_waiting == 1
-                waiting.cancel()
-                await asyncio.gather(waiting, return_exceptions=True)
-                raise KeyError
+            await _fail_while_another_waits(admission)
         assert (admission.n_running, admission.n_waiting) == (0, 0)
         await _hold(admission)
 
     asyncio.run(scenario())
+
+
+async def _fail_while_another_waits(admission: Admission) -> None:
+    async with admission.slot():
+        waiting = asyncio.create_task(_hold(admission))
+        await asyncio.sleep(0)
+        assert admission.n_waiting == 1
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        raise KeyError
 
 
 async def _hold(admission: Admission) -> None:

@@ -1,0 +1,98 @@
+"""A speech engine that follows a script, behind the server's real parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from voxnative.errors import EngineError
+from voxnative.params import SpeechParams
+from voxnative.plugin import ARCHITECTURE
+from voxnative.prompt import SpeechPrompt
+from voxnative.result import SpeechChunk
+from voxnative.serving.adapters.registry import adapter_for
+from voxnative.serving.limits import Admission
+from voxnative.serving.media import MediaPolicy
+from voxnative.serving.metrics import SpeechMetrics
+from voxnative.serving.server import SpeechServer
+from voxnative.serving.settings import ServerSettings
+from voxnative.speech_request import SpeechRequest
+
+RATE_HZ = 16_000
+CHUNK_SAMPLES = 2_560
+
+
+@dataclass
+class ScriptedSpeech:
+    """Says `n_chunks` chunks, one every `pause_s`, and fails before chunk `fails_at`."""
+
+    n_chunks: int = 4
+    pause_s: float = 0.0
+    fails_at: int | None = None
+    sample_rate_hz: int = RATE_HZ
+    errored: bool = False
+    n_open: int = 0
+    n_closed_early: int = 0
+
+    async def prepare(self, text: str, **arguments: Any) -> SpeechRequest:
+        prompt = SpeechPrompt([1, 2, 101], spans=(), n_target_tokens=2, mode="zero_shot")
+        return SpeechRequest(prompt, SpeechParams(seed=1), self.n_chunks)
+
+    def run(self, request: SpeechRequest) -> ScriptedRun:
+        return ScriptedRun(self)
+
+
+@dataclass
+class ScriptedRun:
+    """One run of the script."""
+
+    speech: ScriptedSpeech
+
+    async def chunks(self) -> AsyncGenerator[SpeechChunk, None]:
+        speech = self.speech
+        speech.n_open += 1
+        try:
+            for index in range(speech.n_chunks):
+                await asyncio.sleep(speech.pause_s)
+                if index == speech.fails_at:
+                    raise EngineError("the engine failed")
+                samples = np.full(CHUNK_SAMPLES, 0.1 * (index + 1), np.float32)
+                yield SpeechChunk(samples, RATE_HZ, index)
+        except (asyncio.CancelledError, GeneratorExit):
+            speech.n_closed_early += 1
+            raise
+        finally:
+            speech.n_open -= 1
+
+
+@dataclass
+class Scripted:
+    """A server around a script; its metrics have a registry of their own."""
+
+    speech: ScriptedSpeech = field(default_factory=ScriptedSpeech)
+    settings: ServerSettings = field(default_factory=ServerSettings)
+    max_concurrency: int = 2
+
+    def __post_init__(self) -> None:
+        self.registry = CollectorRegistry()
+        speech: Any = self.speech
+        voices: Any = None  # no voice is named in these tests
+        self.server = SpeechServer(
+            speech=speech,
+            engine_client=speech,
+            settings=self.settings,
+            adapter=adapter_for(ARCHITECTURE),
+            admission=Admission(self.max_concurrency, self.settings.max_queue),
+            metrics=SpeechMetrics(self.registry),
+            voices=voices,
+            media=MediaPolicy(),
+            model_names=("tiny",),
+        )
+
+    def outcome(self, name: str) -> float | None:
+        return self.registry.get_sample_value("voxnative_requests_total", {"outcome": name})
