@@ -5,6 +5,7 @@ Test modules hold request dicts; how they are sent and what holds for every answ
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,17 @@ import psutil
 import pytest
 import soundfile
 import yaml
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 from tests.e2e.test_vllm_serve import free_port
 
-START_S = 240
+START_S = 480
 ANSWER_S = 240
 LENGTH_TOLERANCE_S = 0.030
 SPEECH = "/v1/audio/speech"
+VOICES = "/v1/audio/voices"
+MEDIA_HOST = "127.0.0.2"
 CONTENT_TYPES = {
     "mp3": "audio/mpeg",
     "opus": "audio/ogg",
@@ -59,7 +64,7 @@ class Server:
     def engine(self) -> psutil.Process:
         """The engine's process."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return next(child for child in children if "EngineCore" in _title(child))
+        return next(child for child in children if "EngineCor" in _title(child))
 
     def metric(self, name: str, **labels: str) -> float:
         """One sample of ``/metrics``."""
@@ -125,9 +130,18 @@ def voxnative_command(folder: Path, section: dict[str, Any], **engine: Any) -> l
 
 @pytest.fixture(scope="session")
 def speech_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The shipped checkpoint behind ``voxnative serve``, eight at once, as all tests share it."""
+    """The shipped checkpoint behind ``voxnative serve``, eight at once, as all tests share it.
+
+    ``ref_audio`` may name files of the folder "media" and URLs of one loopback address.
+    """
     folder = tmp_path_factory.mktemp("speech_server")
-    with serve(voxnative_command(folder, {"max_queue": 64}, max_num_seqs=8), folder) as server:
+    (folder / "media").mkdir()
+    section = {
+        "max_queue": 64,
+        "allowed_media_dirs": [str(folder / "media")],
+        "allowed_media_hosts": [MEDIA_HOST],
+    }
+    with serve(voxnative_command(folder, section, max_num_seqs=8), folder) as server:
         yield server
 
 
@@ -223,6 +237,79 @@ def decode(body: bytes, response_format: str, sample_rate_hz: int = 0) -> tuple[
 def _flac_length(body: bytes) -> int:
     """Samples of a FLAC file by its STREAMINFO block; 0 is "unknown"."""
     return int.from_bytes(body[21:26], "big") & (2**36 - 1)
+
+
+def recording(seconds: float = 2.0, pitch_hz: float = 150.0, rate_hz: int = 16_000) -> bytes:
+    """A voice-like recording as a WAV file."""
+    t = np.arange(round(seconds * rate_hz)) / rate_hz
+    harmonics = sum(np.sin(2 * np.pi * k * pitch_hz * t) / k for k in range(1, 7))
+    buffer = io.BytesIO()
+    samples = 0.1 * harmonics * (1 + 0.3 * np.sin(2 * np.pi * 3 * t))
+    soundfile.write(buffer, samples, rate_hz, format="WAV")
+    return buffer.getvalue()
+
+
+def send_voice(server: Server, form: dict[str, str], audio_sample: bytes | None) -> Reply:
+    """Upload a voice as a multipart form."""
+    files = {} if audio_sample is None else {"audio_sample": ("voice.wav", audio_sample)}
+    # With a file the form is multipart; without one it must be all the same.
+    parts = {name: (None, value) for name, value in form.items()} | files
+    answer = httpx.post(f"{server.address}{VOICES}", files=parts, timeout=ANSWER_S)
+    return Reply(answer.status_code, answer.headers, [answer.content])
+
+
+@dataclass
+class SocketReply:
+    """What came over a WebSocket.
+
+    Attributes:
+        events: every JSON message.
+        audio: bytes of each clause, from binary frames or from base64.
+        close_code: of the server's closing frame.
+    """
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    audio: list[bytes] = field(default_factory=list)
+    close_code: int | None = None
+
+    def add(self, frame: str | bytes) -> str:
+        """Take a frame; returns its type."""
+        if isinstance(frame, bytes):
+            self.audio[-1] += frame
+            return "audio"
+        event = json.loads(frame)
+        self.events.append(event)
+        if event["type"] == "audio.start":
+            assert event["sentence_index"] == len(self.audio)
+            self.audio.append(b"")
+        elif event["type"] == "audio.delta":
+            self.audio[-1] += base64.b64decode(event["audio"])
+        elif event["type"] == "audio.done":
+            assert event["n_bytes"] == len(self.audio[-1])
+        return event["type"]
+
+    def of_type(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["type"] == kind]
+
+
+def send_over_websocket(server: Server, messages: list[Any]) -> SocketReply:
+    """Send all messages, then read until the server closes; strings and bytes go as they are."""
+    reply = SocketReply()
+    with open_websocket(server) as socket:
+        with suppress(ConnectionClosed):  # refused before the last one; what came is still read
+            for message in messages:
+                socket.send(message if isinstance(message, str | bytes) else json.dumps(message))
+        try:
+            while True:
+                reply.add(socket.recv(timeout=ANSWER_S))
+        except ConnectionClosed as closed:
+            reply.close_code = closed.rcvd.code if closed.rcvd else None
+    return reply
+
+
+def open_websocket(server: Server) -> ClientConnection:
+    """A connection to ``/v1/audio/speech/stream``."""
+    return connect(f"{server.address.replace('http', 'ws', 1)}{SPEECH}/stream")
 
 
 def assert_audio_reply(reply: Reply, request: dict[str, Any], model_hz: int) -> np.ndarray:
