@@ -91,9 +91,9 @@ BAD: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def nothing_reaches_the_engine(speech_server: Server) -> Iterator[None]:
-    """Around all bad requests: the engine's counters stand still, the log stays clean."""
+    """Around a bad request: the engine's counters stand still, the log stays clean."""
     counters = (
         "voxnative_requests_total",
         "voxnative_queue_seconds_count",

@@ -74,6 +74,7 @@ def test_what_nobody_foresaw_has_none() -> None:
         (b'{"input": "hi"', None, "invalid_value"),
         (b"[]", None, "invalid_value"),
         (b"\xff\xfe", None, "invalid_value"),
+        (b"\xff\xff", None, "http_error"),
         (b"", None, "missing_field"),
         (b'{"input": "\\ud800"}', "input", "invalid_value"),
         (b'{"input": "hi", "seed": 1e400}', "seed", "invalid_value"),
