@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 import soundfile as sf
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from examples.offline_inference import end2end
 from tests.engines import RecordingEngine
 from voxnative.cli import _parser
+from voxnative.serving import demo, launcher
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +26,8 @@ def readme(repo: Path) -> str:
 
 
 def blocks(readme: str, language: str = "") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
+    return [block for given, block in found if given == language]
 
 
 def commands(readme: str, program: str) -> list[list[str]]:
@@ -44,13 +48,13 @@ def test_the_two_commands_come_first(readme: str) -> None:
 
 
 def test_make_demo_speaks(readme: str, repo: Path) -> None:
-    demo = repo / "out" / "demo.wav"
-    demo.unlink(missing_ok=True)
+    path = repo / "out" / "demo.wav"
+    path.unlink(missing_ok=True)
     output = make(repo, *commands(readme, "make")[0][1:])
     figures = r"(\d+\.\d\d) s of speech, first audio after \d+\.\d\d s, RTF \d+\.\d\d"
     printed = re.search(rf"^out/demo\.wav: {figures}", output, re.MULTILINE)
     assert printed is not None, output
-    assert float(printed[1]) == pytest.approx(sf.info(demo).duration, abs=0.005)
+    assert float(printed[1]) == pytest.approx(sf.info(path).duration, abs=0.005)
 
 
 def test_make_test_runs_the_whole_suite_and_ci_calls_exactly_that(repo: Path) -> None:
@@ -69,11 +73,18 @@ def test_make_say_needs_a_text(repo: Path) -> None:
     assert recipe.splitlines()[-1] == '.venv/bin/voxnative say -o "$OUT" -- "$TEXT"'
 
 
-def test_every_call_of_voxnative_parses(readme: str) -> None:
+def test_every_call_of_voxnative_parses(readme: str, repo: Path) -> None:
     calls = commands(readme, "voxnative")
-    assert {"say", "info"} <= {call[1] for call in calls}
-    for _, *arguments in calls:
-        assert _parser().parse_args(arguments).run.__name__ == arguments[0]
+    assert {"say", "info", "serve", "demo"} <= {call[1] for call in calls}
+    for _, command, *arguments in calls:
+        if command == "serve":
+            _, deploy, flags = launcher._split(arguments)
+            assert deploy is None or (repo / deploy).is_file()
+            make_arg_parser(FlexibleArgumentParser()).parse_args(flags)
+        elif command == "demo":
+            demo._parser().parse_args(arguments)
+        else:
+            assert _parser().parse_args([command, *arguments]).run.__name__ == command
 
 
 def test_the_python_example_runs(readme: str, tmp_path: Path) -> None:
