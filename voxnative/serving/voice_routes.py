@@ -63,7 +63,8 @@ class VoiceDeleted(BaseModel):
 async def list_voices(request: Request) -> VoiceList:
     """All voices, the built-in ones first."""
     server: SpeechServer = request.app.state.voxnative
-    entries = [VoiceEntry(id=key, name=name) for key, name in server.voices.names()]
+    names = await asyncio.to_thread(server.voices.names)
+    entries = [VoiceEntry(id=key, name=name) for key, name in names]
     return VoiceList(data=entries, voices=entries)
 
 
@@ -109,7 +110,7 @@ async def create_voice(
 async def delete_voice(request: Request, voice: str) -> VoiceDeleted:
     """Delete a registered voice by name or id; speech that uses it goes on."""
     server: SpeechServer = request.app.state.voxnative
-    info = server.voices.delete(voice)
+    info = await asyncio.to_thread(server.voices.delete, voice)
     if info is not None:
         return VoiceDeleted(id=info.id)
     if voice in OPENAI_VOICES:
