@@ -37,7 +37,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory, tiny_dir: Path) -> Iterator[
     """vLLM's own command; the plugin is named in its environment."""
     folder = tmp_path_factory.mktemp("plain")
     settings = {**SETTINGS, "voices_dir": str(folder / "voices")}
-    command = [str(Path(sys.executable).with_name("vllm")), "serve", str(tiny_dir)]
+    # The command `vllm` of the CPU wheel does not start; its module does.
+    module = "vllm.entrypoints.launchers.api_server.entry"
+    command = [sys.executable, "-m", module, "--model", str(tiny_dir)]
     command += ["--dtype", "float32", "--kv-cache-memory-bytes", str(64 << 20)]
     command += ["--api-key", KEY, "--enable-request-id-headers"]
     command += ["--additional-config", json.dumps({"voxnative": settings})]

@@ -45,29 +45,43 @@ class BatchAnswer(BaseModel):
 async def create_batch(body: BatchBody, request: Request) -> BatchAnswer:
     """Speak up to 32 texts; all are validated before the first one runs."""
     server: SpeechServer = request.app.state.voxnative
-    results = await while_connected(request, _speak_all(server, body.bodies()))
-    n_succeeded = sum(result.status == "success" for result in results)
+    bodies = body.bodies()
+    answer = server.answer(bodies[0])
+    spoken = await while_connected(request, _speak_all(server, bodies, answer))
+    results = [_result(index, outcome, answer) for index, outcome in enumerate(spoken)]
+    n_failed = sum(result.status == "error" for result in results)
     return BatchAnswer(
         results=results,
         total=len(results),
-        succeeded=n_succeeded,
-        failed=len(results) - n_succeeded,
+        succeeded=len(results) - n_failed,
+        failed=n_failed,
     )
 
 
-async def _speak_all(server: SpeechServer, bodies: list[SpeechBody]) -> list[BatchResult]:
-    answer = server.answer(bodies[0])
+async def _speak_all(
+    server: SpeechServer, bodies: list[SpeechBody], answer: Answer
+) -> list[bytes | RequestFailed]:
+    """Audio of each body, or why there is none.
+
+    Raises:
+        RequestFailed: there is none at all, for the reason of the first.
+    """
     utterances = [await _prepare(server, index, body) for index, body in enumerate(bodies)]
     # A batch takes the engine's width at most, so that it does not fill the queue by itself.
     width = asyncio.Semaphore(server.admission.max_concurrency)
 
-    async def one(index: int, utterance: Utterance) -> BatchResult:
+    async def one(utterance: Utterance) -> bytes | RequestFailed:
         async with width:
-            return await _result(index, utterance, answer)
+            try:
+                return await whole(speak(utterance, answer))
+            except RequestFailed as error:
+                return error
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(i, utterance)) for i, utterance in enumerate(utterances)]
-    return [task.result() for task in tasks]
+    spoken = await asyncio.gather(*(one(utterance) for utterance in utterances))
+    if all(isinstance(outcome, RequestFailed) for outcome in spoken):
+        assert isinstance(spoken[0], RequestFailed)
+        raise spoken[0]
+    return spoken
 
 
 async def _prepare(server: SpeechServer, index: int, body: SpeechBody) -> Utterance:
@@ -78,17 +92,14 @@ async def _prepare(server: SpeechServer, index: int, body: SpeechBody) -> Uttera
         raise type(error)(name, error.value, error.valid) from error
 
 
-async def _result(index: int, utterance: Utterance, answer: Answer) -> BatchResult:
-    try:
-        audio = await whole(speak(utterance, answer))
-    except RequestFailed as error:
-        return BatchResult(
-            index=index, status="error", error=ErrorInfo.model_validate(error.body["error"])
-        )
+def _result(index: int, outcome: bytes | RequestFailed, answer: Answer) -> BatchResult:
+    if isinstance(outcome, RequestFailed):
+        reason = ErrorInfo.model_validate(outcome.body["error"])
+        return BatchResult(index=index, status="error", error=reason)
     return BatchResult(
         index=index,
         status="success",
-        audio_data=base64.b64encode(audio).decode(),
+        audio_data=base64.b64encode(outcome).decode(),
         media_type=answer.format.content_type(answer.rate_hz),
         sample_rate=answer.rate_hz,
     )

@@ -25,6 +25,10 @@ _OPEN_GROUPS = ("general", "io_processor", "platform", "stat_logger")
 _DEFAULT_NUM_SEQS = {"cpu": 8, "gpu": 64}
 # vLLM's server makes these itself, or we need them otherwise than the library does.
 _LEFT_TO_SERVER = ("model", "skip_tokenizer_init", "disable_log_stats")
+_USAGE = "voxnative serve [MODEL] [--deploy FILE] [options of vllm serve]"
+_DESCRIPTION = """Serve POST /v1/audio/speech. MODEL is a checkpoint directory or a Hugging Face id
+and comes first (default: the checkpoint that ships). FILE holds vLLM's options for one class of
+machines and a `voxnative:` section; see deploy/. Every option below is vLLM's own."""
 _NOT_IN_FILES = {"model_tag", "config", "additional_config", "help"}
 
 
@@ -67,8 +71,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
     cli_env_setup()
     use_all_cores()
-    usage = "voxnative serve [MODEL] [--deploy FILE] [options of vllm serve]"
-    parser = make_arg_parser(FlexibleArgumentParser(prog="voxnative serve", usage=usage))
+    parser = make_arg_parser(
+        FlexibleArgumentParser(prog="voxnative serve", usage=_USAGE, description=_DESCRIPTION)
+    )
     model, deploy_file, flags = _split(arguments)
     known = vars(parser.parse_args([])).keys() - _NOT_IN_FILES
     deploy = read_deploy(deploy_file, known) if deploy_file else Deploy()

@@ -31,6 +31,7 @@ async def create_speech(body: SpeechBody, request: Request) -> Response:
     pieces = await while_connected(request, opened(pieces))
     if body.stream_format == "sse":
         pieces, media_type = sse.events(pieces, utterance), sse.MEDIA_TYPE
+        headers |= sse.HEADERS
     return SpeechStream(
         pieces,
         media_type=media_type,

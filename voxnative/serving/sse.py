@@ -12,6 +12,8 @@ from voxnative.serving.http_errors import RequestFailed
 from voxnative.serving.utterance import Utterance
 
 MEDIA_TYPE = "text/event-stream"
+# Proxies must neither keep the events nor collect them.
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 async def events(

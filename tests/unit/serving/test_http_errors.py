@@ -96,6 +96,14 @@ def test_a_batch_names_the_item() -> None:
     assert answer.json()["error"]["param"] == "items.1.ref_text"
 
 
+def test_a_batch_without_any_audio_has_the_status_of_its_error() -> None:
+    body = {"items": [{"input": "a"}, {"input": "b"}]}
+    client = client_of(Scripted(ScriptedSpeech(fails_at=1)))
+    answer = client.post(f"{SPEECH}/batch", json=body)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "engine_error"
+
+
 def test_a_body_beyond_the_limit() -> None:
     scripted = Scripted(settings=ServerSettings(max_upload_mb=0.001))
     answer = client_of(scripted).post(SPEECH, json={"input": "x" * 1_100_000})
