@@ -241,6 +241,17 @@ def test_a_refusal_stops_what_is_being_spoken(speech_server: Server) -> None:
     assert reply.of_type("audio.done") == []
 
 
+def test_the_log_holds_no_text(speech_server: Server) -> None:
+    secret = "zebras murmur"
+    session(speech_server, f"{secret}. ", "and so on.")
+    for message in (secret, {"type": secret}, CONFIG | {"voice": secret}, text(secret) | {"a": 1}):
+        reply = send_over_websocket(speech_server, [message])
+        assert reply.close_code == 1008
+    log = speech_server.log.read_text()
+    assert "/v1/audio/speech/stream" in log  # sessions are logged, their contents are not
+    assert secret not in log
+
+
 def test_an_ordinary_request_is_not_taken_for_a_session(speech_server: Server) -> None:
     answer = httpx.get(f"{speech_server.address}/v1/audio/speech/stream")
     assert answer.status_code in (404, 405, 426)

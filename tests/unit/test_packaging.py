@@ -95,4 +95,5 @@ def test_the_wheel_carries_the_checkpoint(repo: Path, tmp_path: Path) -> None:
     expected = [path.relative_to(repo) for path in (repo / "voxnative/checkpoints").rglob("*")]
     files = {str(path) for path in expected if (repo / path).is_file()}
     assert "voxnative/checkpoints/tiny/model.safetensors" in files
-    assert files | {"voxnative/py.typed", "voxnative/engine/model.py"} <= inside
+    files |= {"voxnative/py.typed", "voxnative/engine/model.py", "voxnative/serving/demo_player.js"}
+    assert files <= inside

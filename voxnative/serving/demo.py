@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import httpx
 
 from voxnative.errors import EngineError, MissingExtraError, VoxNativeError
 
-EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 130, 143
 API_KEY_VARIABLE = "VOXNATIVE_API_KEY"
 START_S = 600.0
 _STOP_S = 30.0
@@ -24,6 +25,8 @@ _STOP_S = 30.0
 def main(arguments: Sequence[str]) -> int:
     """Show the page until a signal comes; returns the exit code."""
     args = _parser().parse_args(arguments)
+    # Without a handler the signal would end this process and leave its server behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     try:
         with _server(args.server, args.model) as address:
             _show(address, args.host, args.port)
