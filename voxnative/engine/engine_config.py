@@ -38,6 +38,10 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
         SpeechOptions.from_additional_config(vllm_config.additional_config)  # refuses early
         model = vllm_config.model_config
         model.logits_processors = [*(model.logits_processors or []), ADMISSION]
+        if current_platform.is_cpu():
+            # vLLM would run the audio encoder over a full budget of 30 s recordings at once: ten of
+            # them take 13 GB at the shipped size. A CPU's KV memory does not depend on the result.
+            model.multimodal_config.skip_mm_profiling = True
         if parallel.worker_cls == "auto":
             if not current_platform.is_cpu():
                 raise ValueError(
