@@ -37,7 +37,11 @@ class AudioPool:
             if index in self._taken or self._n == len(self._samples):
                 continue
             self._taken.add(index)
-            samples = torch.from_numpy(np.concatenate([clip.samples for clip in read_shard(shard_path(self._folder, index))]))
+            samples = torch.from_numpy(
+                np.concatenate(
+                    [clip.samples for clip in read_shard(shard_path(self._folder, index))]
+                )
+            )
             samples = samples[: len(self._samples) - self._n]
             self._samples[self._n : self._n + len(samples)] = samples.to(self._samples.device)
             self._n += len(samples)
@@ -51,7 +55,10 @@ class AudioPool:
             self.refresh()
 
     def draw(self, batch: int, n_samples: int) -> torch.Tensor:
-        """Draw random segments, float32 [batch, 1, n_samples] in -1..1; safe inside a CUDA graph."""
-        starts = (torch.rand(batch, device=self._samples.device) * (self._n_valid - n_samples)).long()
+        """Draw random segments, float32 [batch, 1, n_samples] in -1..1; a CUDA graph may do it."""
+        starts = (
+            torch.rand(batch, device=self._samples.device) * (self._n_valid - n_samples)
+        ).long()
+        starts = starts.clamp(0, len(self._samples) - n_samples)  # float32 rounds large starts
         index = starts[:, None] + torch.arange(n_samples, device=self._samples.device)
         return self._samples[index].float().div_(32768.0).unsqueeze(1)

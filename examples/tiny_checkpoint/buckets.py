@@ -12,7 +12,17 @@ import torch
 from latents import TrainingSet
 from reference_model import SPECIAL_IDS
 
-LENGTHS = (48, 64, 80, 96, 112, 128, 160, 192, 240)  # positions: characters, audio_start and patches
+LENGTHS = (
+    48,
+    64,
+    80,
+    96,
+    112,
+    128,
+    160,
+    192,
+    240,
+)  # positions: characters, audio_start and patches
 DROP_FULL_STOP = 0.15  # people leave the last full stop out
 
 
@@ -83,7 +93,7 @@ class Bucket:
 
 
 def make_buckets(data: TrainingSet, tokens_per_batch: int) -> list[Bucket]:
-    """Sort the training set into buckets; utterances longer than the last bucket are left out and counted."""
+    """Sort the training set into buckets; too long utterances are left out and counted."""
     total = data.n_text + 1 + data.n_patches
     buckets, lower = [], 0
     for upper in LENGTHS:
@@ -92,5 +102,7 @@ def make_buckets(data: TrainingSet, tokens_per_batch: int) -> list[Bucket]:
             buckets.append(Bucket(data, members, upper, max(1, tokens_per_batch // upper)))
         lower = upper
     if n_long := int((total > LENGTHS[-1]).sum()):
-        print(f"{n_long} of {len(total)} utterances exceed {LENGTHS[-1]} positions and are left out")
+        print(
+            f"{n_long} of {len(total)} utterances exceed {LENGTHS[-1]} positions and are left out"
+        )
     return buckets

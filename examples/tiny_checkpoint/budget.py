@@ -13,11 +13,16 @@ class Budget:
         total_s: training seconds of the whole stage.
         spent_s: seconds already trained before this process started.
         stop_at: monotonic time at which this process must stop; training resumes later.
-        max_steps: counts this many steps of one process instead of seconds (0: seconds); for toy runs.
+        max_steps: counts this many steps of one process instead of seconds (0: seconds).
     """
 
     def __init__(self, total_s: float, spent_s: float, stop_at: float, max_steps: int = 0):
-        self._total_s, self._before_s, self._stop_at, self._max_steps = total_s, spent_s, stop_at, max_steps
+        self._total_s, self._before_s, self._stop_at, self._max_steps = (
+            total_s,
+            spent_s,
+            stop_at,
+            max_steps,
+        )
         self._started = time.monotonic()
         self.n_steps = 0
 

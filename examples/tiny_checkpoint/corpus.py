@@ -61,7 +61,11 @@ def clean_line(raw: str) -> str | None:
     text = re.sub(r"\([^)]*\)", " ", raw).replace("`", "'").replace("--", ", ")
     text = re.sub(r"\s+", " ", text).strip(" ;:,.-'")
     text = re.sub(r"\s+([,;.!?])", r"\1", text)
-    if not text or not SAYABLE.match(text) or re.search(r"[A-Z]{2}|[,;.!?]{2}|\b[b-hj-zB-HJ-Z]\b(?!')", text):
+    if (
+        not text
+        or not SAYABLE.match(text)
+        or re.search(r"[A-Z]{2}|[,;.!?]{2}|\b[b-hj-zB-HJ-Z]\b(?!')", text)
+    ):
         return None
     if text[-1] not in ".!?":
         text += "."
@@ -79,11 +83,15 @@ def words_of(text: str) -> list[str]:
 
 
 def fit_for_recognition(text: str, counts: Counter) -> bool:
-    """True for a line whose words a small recogniser can know: 4 to 13 words, each in ten lines or more, no hyphens.
+    """True for a line of words a small recogniser can know: 4 to 13, each in ten lines or more.
 
-    A rare word measures the recogniser's vocabulary, not the speech. The rule looks at the text alone.
+    A rare word measures the recogniser's vocabulary, not the speech. Only the text decides.
     """
-    return 4 <= n_words(text) <= 13 and "-" not in text and all(counts[word] >= 10 for word in words_of(text))
+    return (
+        4 <= n_words(text) <= 13
+        and "-" not in text
+        and all(counts[word] >= 10 for word in words_of(text))
+    )
 
 
 def has_digit_string(text: str) -> bool:
@@ -98,8 +106,14 @@ def sentence_key(text: str) -> str:
 
 
 def build_corpus(
-    examples: list[str], definitions: list[str], n_train: int, n_heldout: int, min_words: int, max_words: int,
-    pair_share: float, seed: int,
+    examples: list[str],
+    definitions: list[str],
+    n_train: int,
+    n_heldout: int,
+    min_words: int,
+    max_words: int,
+    pair_share: float,
+    seed: int,
 ) -> tuple[list[str], list[str]]:
     """Mix the sources into training and held-out lines.
 
@@ -124,7 +138,9 @@ def build_corpus(
     fit_for_test = [text for text in examples if fit_for_recognition(text, counts)]
     n_templates = n_heldout // 10
     heldout = fit_for_test[: n_heldout - n_templates]
-    heldout += [text for text in templates if text not in REPLIES and not has_digit_string(text)][:n_templates]
+    heldout += [text for text in templates if text not in REPLIES and not has_digit_string(text)][
+        :n_templates
+    ]
     taken = {sentence_key(text) for text in heldout}
 
     pool: list[str] = []
@@ -150,8 +166,10 @@ def build_corpus(
     return train, heldout
 
 
-def interleave(examples: list[str], definitions: list[str], templates: list[str], rng: random.Random):
-    """Yield all examples and templates, and definitions, in the ratio 5 : 1 : 2 until each runs dry."""
+def interleave(
+    examples: list[str], definitions: list[str], templates: list[str], rng: random.Random
+):
+    """Yield examples, templates and definitions in the ratio 5 : 1 : 2 until each runs dry."""
     sources = [iter(examples), iter(templates), iter(definitions)]
     weights = [5.0, 1.0, 2.0]
     while sources:
@@ -163,13 +181,16 @@ def interleave(examples: list[str], definitions: list[str], templates: list[str]
 
 
 def write_phonemes(path: Path) -> None:
-    """Write the pronunciation of each line of `NAME.txt` to `NAME.phonemes`, so that the teacher needs no eSpeak."""
+    """Write the pronunciation of `NAME.txt` to `NAME.phonemes`: the teacher needs no eSpeak."""
     target = path.with_suffix(".phonemes")
     if not target.exists():
         from phonemes import phonemize
 
         lines = path.read_text().splitlines()
-        target.write_text("\n".join(phonemize(line) for line in tqdm(lines, desc=f"phonemes of {path.stem}")) + "\n")
+        target.write_text(
+            "\n".join(phonemize(line) for line in tqdm(lines, desc=f"phonemes of {path.stem}"))
+            + "\n"
+        )
 
 
 def run(settings, work: Path) -> dict:
@@ -180,7 +201,14 @@ def run(settings, work: Path) -> dict:
         c = settings.corpus
         examples, definitions = read_wordnet(Path(c.wordnet_dir))
         train, heldout = build_corpus(
-            examples, definitions, c.n_train, c.n_heldout, c.min_words, c.max_words, c.pair_share, c.seed
+            examples,
+            definitions,
+            c.n_train,
+            c.n_heldout,
+            c.min_words,
+            c.max_words,
+            c.pair_share,
+            c.seed,
         )
         folder.mkdir(parents=True, exist_ok=True)
         heldout_path.write_text("\n".join(heldout) + "\n")
@@ -189,4 +217,8 @@ def run(settings, work: Path) -> dict:
         for path in (train_path, heldout_path):
             write_phonemes(path)
     train, heldout = train_path.read_text().splitlines(), heldout_path.read_text().splitlines()
-    return {"train_lines": len(train), "heldout_lines": len(heldout), "train_words": sum(map(n_words, train))}
+    return {
+        "train_lines": len(train),
+        "heldout_lines": len(heldout),
+        "train_words": sum(map(n_words, train)),
+    }

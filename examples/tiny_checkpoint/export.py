@@ -14,7 +14,9 @@ from tokenizer import FIRST_CAPITAL_ID, FIRST_LETTER_ID, write_tokenizer
 def ignore_case(embedding: torch.Tensor) -> torch.Tensor:
     """Copy each small letter's row of the token embedding [128, H] to its capital."""
     embedding = embedding.clone()
-    embedding[FIRST_CAPITAL_ID : FIRST_CAPITAL_ID + 26] = embedding[FIRST_LETTER_ID : FIRST_LETTER_ID + 26]
+    embedding[FIRST_CAPITAL_ID : FIRST_CAPITAL_ID + 26] = embedding[
+        FIRST_LETTER_ID : FIRST_LETTER_ID + 26
+    ]
     return embedding
 
 
@@ -35,7 +37,7 @@ def to_half(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def run(settings, work: Path, checkpoint: Path) -> dict:
-    """Write config.json, tokenizer files, audiovae.safetensors and model.safetensors to `checkpoint`.
+    """Write configuration, tokenizer and both weight files to `checkpoint`.
 
     Raises:
         FileNotFoundError: a training has not saved anything yet.
@@ -51,10 +53,19 @@ def run(settings, work: Path, checkpoint: Path) -> dict:
     build_tts(settings).load_state_dict(tts_state)
 
     checkpoint.mkdir(parents=True, exist_ok=True)
-    (checkpoint / "config.json").write_text(json.dumps(checkpoint_config(settings), indent=1) + "\n")
+    (checkpoint / "config.json").write_text(
+        json.dumps(checkpoint_config(settings), indent=1) + "\n"
+    )
     write_tokenizer(checkpoint)
     save_file(to_half(vae_state), checkpoint / "audiovae.safetensors")
     save_file(to_half(tts_state), checkpoint / "model.safetensors")
     n_bytes = sum(path.stat().st_size for path in checkpoint.iterdir())
-    n_parameters = {"vae": sum(v.numel() for v in vae_state.values()), "tts": sum(v.numel() for v in tts_state.values())}
-    return {"checkpoint": str(checkpoint), "megabytes": round(n_bytes / 1e6, 2), "parameters": n_parameters}
+    n_parameters = {
+        "vae": sum(v.numel() for v in vae_state.values()),
+        "tts": sum(v.numel() for v in tts_state.values()),
+    }
+    return {
+        "checkpoint": str(checkpoint),
+        "megabytes": round(n_bytes / 1e6, 2),
+        "parameters": n_parameters,
+    }

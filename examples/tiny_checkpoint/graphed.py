@@ -22,7 +22,9 @@ class GraphedStep:
         pool: memory pool shared with other graphs that never run at the same time.
     """
 
-    def __init__(self, step: Callable[[], dict[str, torch.Tensor]], device: torch.device, pool=None):
+    def __init__(
+        self, step: Callable[[], dict[str, torch.Tensor]], device: torch.device, pool=None
+    ):
         self._step = step
         self._graph = None
         if device.type != "cuda":

@@ -19,16 +19,24 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._name, self._every_s = path, name, every_s
         self._bar = tqdm(total=round(total_s), desc=name, unit="s", mininterval=5)
-        self._last, self._last_step = time.monotonic(), 0
+        self._last, self._last_step = -every_s, 0  # the first step is always written
 
-    def record(self, step: int, spent_s: float, losses: dict[str, torch.Tensor], force: bool = False) -> None:
+    def record(
+        self, step: int, spent_s: float, losses: dict[str, torch.Tensor], force: bool = False
+    ) -> None:
         """Write the losses if `every_s` has passed since the last line."""
         now = time.monotonic()
         if now - self._last < self._every_s and not force:
             return
         values = {name: round(float(value), 4) for name, value in losses.items()}
-        rate = (step - self._last_step) / max(1e-6, now - self._last)
-        line = {"stage": self._name, "step": step, "spent_s": round(spent_s, 1), "steps_per_s": round(rate, 1), **values}
+        rate = (step - self._last_step) / max(1e-6, now - self._last) if self._last > 0 else 0.0
+        line = {
+            "stage": self._name,
+            "step": step,
+            "spent_s": round(spent_s, 1),
+            "steps_per_s": round(rate, 1),
+            **values,
+        }
         with open(self._path, "a") as file:
             file.write(json.dumps(line) + "\n")
         self._bar.update(round(spent_s) - self._bar.n)
@@ -44,4 +52,6 @@ def read_journal(path: Path, stage: str) -> list[dict]:
     """Lines of one stage, oldest first."""
     if not path.exists():
         return []
-    return [line for line in map(json.loads, path.read_text().splitlines()) if line["stage"] == stage]
+    return [
+        line for line in map(json.loads, path.read_text().splitlines()) if line["stage"] == stage
+    ]

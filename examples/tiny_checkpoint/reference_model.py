@@ -24,14 +24,20 @@ def import_voxcpm2():
     if "voxcpm.model.voxcpm2" not in sys.modules:
         spec = importlib.util.find_spec("voxcpm")
         if spec is None:
-            raise ModuleNotFoundError("the recipe trains VoxCPM2's own modules: pip install --no-deps voxcpm==2.0.3")
+            raise ModuleNotFoundError(
+                "the recipe trains VoxCPM2's own modules: pip install --no-deps voxcpm==2.0.3"
+            )
         root = Path(next(iter(spec.submodule_search_locations)))
         for name, path in (("voxcpm", root), ("voxcpm.model", root / "model")):
             package = types.ModuleType(name)
             package.__path__ = [str(path)]
             sys.modules[name] = package
-        importlib.import_module("transformers")  # looks for torchaudio itself: before the stand-in exists
-        absent = [name for name in ("librosa", "torchaudio") if importlib.util.find_spec(name) is None]
+        importlib.import_module(
+            "transformers"
+        )  # looks for torchaudio itself: before the stand-in exists
+        absent = [
+            name for name in ("librosa", "torchaudio") if importlib.util.find_spec(name) is None
+        ]
         sys.modules.update({name: types.ModuleType(name) for name in absent})
         importlib.import_module("voxcpm.model.voxcpm2")
         for name in absent:
@@ -40,7 +46,7 @@ def import_voxcpm2():
 
 
 def checkpoint_config(settings) -> dict:
-    """Return `config.json` of the checkpoint, in the published key set."""
+    """Return `config.json`: the published keys, and voxnative's own `text_frontend`."""
     t, v = settings.tts, settings.vae
     return {
         "architecture": "voxcpm2",
@@ -83,7 +89,7 @@ def checkpoint_config(settings) -> dict:
                 "solver": "euler",
                 "t_scheduler": "log-norm",
                 "training_cfg_rate": t.cfg_drop,
-                "inference_cfg_rate": 2.0,
+                "inference_cfg_rate": settings.evaluate.cfg_value,
             },
         },
         "audio_vae_config": {
@@ -98,6 +104,7 @@ def checkpoint_config(settings) -> dict:
             "use_noise_block": False,
             "sr_bin_boundaries": [20000, 30000, 40000],
         },
+        "text_frontend": "english",  # voxnative's own key: spell out digits and symbols first
         "max_length": t.max_positions // 2,
         "device": "cpu",
         "dtype": "float32",
@@ -105,13 +112,21 @@ def checkpoint_config(settings) -> dict:
 
 
 def _local_config(t, n_layers: int) -> dict:
-    return {"hidden_dim": t.hidden, "ffn_dim": t.ffn, "num_heads": t.n_heads, "num_layers": n_layers, "kv_channels": t.head_dim}
+    return {
+        "hidden_dim": t.hidden,
+        "ffn_dim": t.ffn,
+        "num_heads": t.n_heads,
+        "num_layers": n_layers,
+        "kv_channels": t.head_dim,
+    }
 
 
 def build_vae(settings):
     """Build a fresh AudioVAE v2 in float32."""
     module = import_voxcpm2()
-    return module.AudioVAEV2(config=module.AudioVAEConfigV2(**checkpoint_config(settings)["audio_vae_config"]))
+    return module.AudioVAEV2(
+        config=module.AudioVAEConfigV2(**checkpoint_config(settings)["audio_vae_config"])
+    )
 
 
 def build_tts(settings):
@@ -125,7 +140,11 @@ def build_tts(settings):
     frame = 1
     for rate in settings.vae.encoder_rates:
         frame *= rate
-    no_vae = types.SimpleNamespace(chunk_size=frame, sample_rate=settings.vae.sample_rate_hz, latent_dim=settings.vae.latent_dim)
+    no_vae = types.SimpleNamespace(
+        chunk_size=frame,
+        sample_rate=settings.vae.sample_rate_hz,
+        latent_dim=settings.vae.latent_dim,
+    )
     model = module.VoxCPM2Model(config, no_tokenizer, no_vae, device="cpu")
     for lm in (model.base_lm, model.residual_lm):
         lm.kv_cache = None  # decoding only

@@ -1,4 +1,4 @@
-"""Command line of the recipe: `python examples/tiny_checkpoint/run.py STEP --config full.toml --work DIR`.
+"""Command line of the recipe: `python run.py STEP --config full.toml --work DIR`.
 
 Steps, in order: corpus, teach, train_vae, train_tts, export, evaluate. Each resumes where it
 was cut and does nothing where its result exists. `overlap` runs teach, train_vae and
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from settings import load_settings  # noqa: E402
+from settings import load_settings
 
 STEPS = ("corpus", "teach", "train_vae", "train_tts", "export", "evaluate", "overlap")
 
@@ -36,14 +36,39 @@ def parse_overrides(pairs: list[str]) -> dict[str, dict]:
 
 def main(argv: list[str] | None = None) -> dict:
     """Run one step and return (and print) its summary."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("step", choices=STEPS)
     parser.add_argument("--config", type=Path, required=True, help="TOML file (full.toml, ci.toml)")
-    parser.add_argument("--work", type=Path, required=True, help="folder for everything the recipe writes")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="TABLE.KEY=VALUE", help="override one value")
-    parser.add_argument("--deadline-s", type=float, default=0, help="save and stop a training after this many seconds (0: when done)")
-    parser.add_argument("--engine", choices=("voxnative", "reference"), default="voxnative", help="what `evaluate` speaks through")
-    parser.add_argument("--out", type=Path, help="checkpoint folder of export and evaluate (default: WORK/checkpoint)")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for everything the recipe writes"
+    )
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        help="override one value",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=0,
+        help="save and stop a training after this many seconds (0: when done)",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("voxnative", "reference"),
+        default="voxnative",
+        help="what `evaluate` speaks through",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="checkpoint folder of export and evaluate (default: WORK/checkpoint)",
+    )
     args = parser.parse_args(argv)
     settings = load_settings(args.config, parse_overrides(args.overrides))
     step = importlib.import_module(args.step)

@@ -95,6 +95,7 @@ class Tts:
     stop_weight: float
     phoneme_weight: float
     ema_decay: float
+    bfloat16: bool  # autocast; the VAE is always trained in float32 (TF32)
     device: str
     seed: int
 
@@ -128,7 +129,7 @@ def load_settings(path: Path, overrides: dict[str, dict] | None = None) -> Setti
         overrides: values that replace the file's, by table and key.
 
     Raises:
-        ValueError: a table or key is unknown, missing or of the wrong type; names it and the valid ones.
+        ValueError: a key is unknown, missing or of the wrong type; names it and the valid ones.
     """
     with open(path, "rb") as file:
         tables = tomllib.load(file)
@@ -153,7 +154,7 @@ def _build(cls, table: dict, where: str):
         wanted = list if hint == list[int] else hint
         if wanted is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if not isinstance(value, wanted) or isinstance(value, bool):
+        if not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
             raise ValueError(f"{where}: {name} = {value!r} is not {wanted.__name__}")
         values[name] = value
     return cls(**values)

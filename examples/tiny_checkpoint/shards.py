@@ -58,4 +58,6 @@ def read_shard(path: Path) -> list[Clip]:
     with np.load(path) as data:
         samples = np.split(data["samples"], np.cumsum(data["n_samples"])[:-1])
         labels = np.split(data["labels"], np.cumsum(data["n_labels"])[:-1])
-        return [Clip(int(line), s, t) for line, s, t in zip(data["line"], samples, labels, strict=True)]
+        return [
+            Clip(int(line), s, t) for line, s, t in zip(data["line"], samples, labels, strict=True)
+        ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from scipy.signal import resample_poly
 from shards import LABEL_RATE_HZ, Clip, shard_indices, shard_path, write_shard
-from teachers import Spoken, make_teacher
+from teachers import Line, Spoken, make_teacher
 from tqdm import tqdm
 
 MIN_SECONDS = 0.64  # a reader of VoxCPM2 ignores the stop head during the first three patches
@@ -31,7 +31,9 @@ def to_clip(spoken: Spoken, line: int, rate_hz: int, rms: float, edge_silence_s:
         ValueError: nothing louder than silence was said.
     """
     divisor = np.gcd(rate_hz, spoken.rate_hz)
-    samples = resample_poly(spoken.samples, rate_hz // divisor, spoken.rate_hz // divisor).astype(np.float32)
+    samples = resample_poly(spoken.samples, rate_hz // divisor, spoken.rate_hz // divisor).astype(
+        np.float32
+    )
     window = rate_hz // LABEL_RATE_HZ
     n_windows = len(samples) // window
     energy = np.sqrt(np.mean(samples[: n_windows * window].reshape(n_windows, window) ** 2, axis=1))
@@ -61,7 +63,7 @@ def pending_shards(folder: Path, n_lines: int, lines_per_shard: int) -> list[int
     return [i for i in range(-(-n_lines // lines_per_shard)) if i not in done]
 
 
-def read_shards(settings, jobs: Iterable[tuple[Path, int, list[tuple[int, str, str]]]], stop_at: float) -> None:
+def read_shards(settings, jobs: Iterable[tuple[Path, int, list[Line]]], stop_at: float) -> None:
     """Read the given shards one after the other until `stop_at` (monotonic seconds)."""
     import torch
 
@@ -72,9 +74,13 @@ def read_shards(settings, jobs: Iterable[tuple[Path, int, list[tuple[int, str, s
         if time.monotonic() > stop_at:
             return
         clips = []
-        for line, text, phonemes in lines:
+        for line, spoken in zip(lines, teacher.say(lines), strict=True):
             try:
-                clips.append(to_clip(teacher.say(text, phonemes), line, settings.vae.sample_rate_hz, t.rms, t.edge_silence_s))
+                clips.append(
+                    to_clip(
+                        spoken, line.index, settings.vae.sample_rate_hz, t.rms, t.edge_silence_s
+                    )
+                )
             except ValueError as error:
                 print(f"skipped: {error}", flush=True)
         write_shard(shard_path(folder, index), clips)
@@ -86,14 +92,16 @@ def _worker(settings, jobs, stop_at) -> None:
 
 
 def run(settings, work: Path) -> dict:
-    """Write the missing shards of `speech/heldout` and `speech/train`; held-out lines come first."""
+    """Write the missing shards of `speech/heldout`, then of `speech/train`."""
     t = settings.teacher
     jobs = []
     for part in ("heldout", "train"):
         texts = (work / "corpus" / f"{part}.txt").read_text().splitlines()
         phonemes_path = work / "corpus" / f"{part}.phonemes"
-        phonemes = phonemes_path.read_text().splitlines() if phonemes_path.exists() else [""] * len(texts)
-        lines = list(zip(range(len(texts)), texts, phonemes, strict=True))
+        phonemes = (
+            phonemes_path.read_text().splitlines() if phonemes_path.exists() else [""] * len(texts)
+        )
+        lines = [Line(*line) for line in zip(range(len(texts)), texts, phonemes, strict=True)]
         folder = work / "speech" / part
         for i in pending_shards(folder, len(lines), t.lines_per_shard):
             jobs.append((folder, i, lines[i * t.lines_per_shard : (i + 1) * t.lines_per_shard]))
@@ -103,7 +111,8 @@ def run(settings, work: Path) -> dict:
     elif jobs:
         context = multiprocessing.get_context("spawn")
         workers = [
-            context.Process(target=_worker, args=(settings, jobs[i :: t.n_processes], stop_at)) for i in range(t.n_processes)
+            context.Process(target=_worker, args=(settings, jobs[i :: t.n_processes], stop_at))
+            for i in range(t.n_processes)
         ]
         for worker in workers:
             worker.start()
@@ -112,5 +121,7 @@ def run(settings, work: Path) -> dict:
                 time.sleep(1.0)
                 bar.update(sum(shard_path(folder, i).exists() for folder, i, _ in jobs) - bar.n)
         if failed := [worker.exitcode for worker in workers if worker.exitcode]:
-            raise RuntimeError(f"{len(failed)} of {len(workers)} teacher processes failed (exit codes {failed})")
+            raise RuntimeError(
+                f"{len(failed)} of {len(workers)} teacher processes failed (exit codes {failed})"
+            )
     return {part: len(shard_indices(work / "speech" / part)) for part in ("heldout", "train")}

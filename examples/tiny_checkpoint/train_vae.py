@@ -40,7 +40,7 @@ class VaeTrainer:
         self.discriminators = Discriminators(v.discriminator_width).to(self.device)
         self.mel = MelDistance(v.sample_rate_hz).to(self.device)
         trained = self.vae if stage == "autoencoder" else self.vae.decoder
-        self.trained = [p for p in trained.parameters()]
+        self.trained = list(trained.parameters())
         self.average = MovingAverage(self.vae, EMA_DECAY)
         self.optimiser = make_adamw(self.trained, (0.8, 0.99), 0.0, self.device)
         self.critic = make_adamw(self.discriminators.parameters(), (0.8, 0.99), 0.0, self.device)
@@ -87,7 +87,13 @@ class VaeTrainer:
         self._update(loss + v.whiten_weight * white)
         self.discriminators.requires_grad_(True)
         names = ("mel", "white", "critic", "adversarial", "features")
-        return dict(zip(names, (t.detach() for t in (mel, white, critic_loss, adversarial, features)), strict=True))
+        return dict(
+            zip(
+                names,
+                (t.detach() for t in (mel, white, critic_loss, adversarial, features)),
+                strict=True,
+            )
+        )
 
     def _update(self, loss: torch.Tensor) -> None:
         self.optimiser.zero_grad(set_to_none=True)
@@ -105,8 +111,11 @@ class VaeTrainer:
     def state_dict(self) -> dict:
         """Everything that resumes the stage."""
         return {
-            "vae": self.vae.state_dict(), "average": self.average.state_dict(), "discriminators": self.discriminators.state_dict(),
-            "optimiser": self.optimiser.state_dict(), "critic": self.critic.state_dict(),
+            "vae": self.vae.state_dict(),
+            "average": self.average.state_dict(),
+            "discriminators": self.discriminators.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "critic": self.critic.state_dict(),
         }
 
     def load_state_dict(self, state: dict) -> None:
@@ -118,7 +127,9 @@ class VaeTrainer:
         load_optimiser(self.critic, state["critic"])
 
 
-def split(features: list[list[torch.Tensor]]) -> tuple[list[list[torch.Tensor]], list[list[torch.Tensor]]]:
+def split(
+    features: list[list[torch.Tensor]],
+) -> tuple[list[list[torch.Tensor]], list[list[torch.Tensor]]]:
     """Split maps of [2 B, ...] into those of the first and of the second half of the batch."""
     halves = [[f.chunk(2) for f in part] for part in features]
     return [[a for a, _ in part] for part in halves], [[b for _, b in part] for part in halves]
@@ -127,7 +138,9 @@ def split(features: list[list[torch.Tensor]]) -> tuple[list[list[torch.Tensor]],
 def averaged_vae(settings, average: dict[str, torch.Tensor]):
     """A VAE on the CPU that holds the averaged weights."""
     vae = build_vae(settings)
-    vae.load_state_dict({name: value.cpu() for name, value in average.items()} | dict(vae.named_buffers()))
+    vae.load_state_dict(
+        {name: value.cpu() for name, value in average.items()} | dict(vae.named_buffers())
+    )
     return vae.eval()
 
 
@@ -148,8 +161,10 @@ def train_stage(settings, work: Path, stage: str, pool: AudioPool, stop_at: floa
         if state["stage"] == stage:
             trainer.load_state_dict(state["trainer"])
             spent_s = state["spent_s"]
-        else:  # the decoder stage begins with the frozen weights and the discriminators of the first
-            trainer.vae.load_state_dict(torch.load(folder / "frozen.pt", map_location=trainer.device))
+        else:  # the decoder stage begins with the frozen weights and the same discriminators
+            trainer.vae.load_state_dict(
+                torch.load(folder / "frozen.pt", map_location=trainer.device)
+            )
             trainer.average = MovingAverage(trainer.vae, EMA_DECAY)
             trainer.discriminators.load_state_dict(state["trainer"]["discriminators"])
 
@@ -162,21 +177,36 @@ def train_stage(settings, work: Path, stage: str, pool: AudioPool, stop_at: floa
     while not (budget.done or budget.cut):
         if step is None or (not adversarial and budget.progress >= adversarial_from):
             adversarial = budget.progress >= adversarial_from
-            step = GraphedStep(trainer.adversarial_step if adversarial else trainer.plain_step, trainer.device)
+            step = GraphedStep(
+                trainer.adversarial_step if adversarial else trainer.plain_step, trainer.device
+            )
         trainer.set_progress(budget.progress)
         losses = step()
         budget.n_steps += 1
         journal.record(budget.n_steps, budget.spent_s, losses)
         if time.monotonic() - last_save > SAVE_EVERY_S:
-            save(folder / "state.pt", {"stage": stage, "spent_s": budget.spent_s, "trainer": trainer.state_dict()})
+            save(
+                folder / "state.pt",
+                {"stage": stage, "spent_s": budget.spent_s, "trainer": trainer.state_dict()},
+            )
             if stage == "decoder":
-                save(folder / "decoder.pt", averaged_vae(settings, trainer.average.state_dict()).state_dict())
+                save(
+                    folder / "decoder.pt",
+                    averaged_vae(settings, trainer.average.state_dict()).state_dict(),
+                )
             pool.refresh()
             last_save = time.monotonic()
     if losses:
         journal.record(budget.n_steps, budget.spent_s, losses, force=True)
     journal.close()
-    save(folder / "state.pt", {"stage": stage, "spent_s": max(budget.spent_s, total_s * budget.done), "trainer": trainer.state_dict()})
+    save(
+        folder / "state.pt",
+        {
+            "stage": stage,
+            "spent_s": max(budget.spent_s, total_s * budget.done),
+            "trainer": trainer.state_dict(),
+        },
+    )
     vae = averaged_vae(settings, trainer.average.state_dict())
     if stage == "decoder":
         save(folder / "decoder.pt", vae.state_dict())
@@ -195,10 +225,14 @@ def run(settings, work: Path, stop_at: float) -> dict:
     folder = work / "vae"
     done_path = folder / "done"
     if not done_path.exists():
-        pool = AudioPool(work / "speech" / "train", settings.vae.pool_hours, settings.vae.sample_rate_hz, device)
+        pool = AudioPool(
+            work / "speech" / "train", settings.vae.pool_hours, settings.vae.sample_rate_hz, device
+        )
         pool.wait_for(settings.vae.wait_hours)
         if not (folder / "frozen.pt").exists():
             train_stage(settings, work, "autoencoder", pool, stop_at)
-        if (folder / "frozen.pt").exists() and train_stage(settings, work, "decoder", pool, stop_at):
+        if (folder / "frozen.pt").exists() and train_stage(
+            settings, work, "decoder", pool, stop_at
+        ):
             done_path.touch()
     return {"frozen": (folder / "frozen.pt").exists(), "done": done_path.exists()}

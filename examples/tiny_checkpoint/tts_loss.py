@@ -48,7 +48,9 @@ def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (values * mask).sum() / mask.sum().clamp(min=1)
 
 
-def tts_losses(model, head: PhonemeHead, batch: Batch, t, n_positions: int) -> dict[str, torch.Tensor]:
+def tts_losses(
+    model, head: PhonemeHead, batch: Batch, t, n_positions: int
+) -> dict[str, torch.Tensor]:
     """Return the losses `diffusion`, `stop` and `phoneme` of one batch.
 
     Args:
@@ -59,33 +61,57 @@ def tts_losses(model, head: PhonemeHead, batch: Batch, t, n_positions: int) -> d
         t: the `[tts]` settings.
         n_positions: patches whose diffusion loss is computed.
     """
-    B, A, P, D = batch.patches.shape
+    B, A, P, _ = batch.patches.shape
     device = batch.patches.device
     sigma = t.history_noise * torch.rand(B, 1, 1, 1, device=device)
     history = batch.patches + sigma * torch.randn_like(batch.patches) * batch.valid[..., None, None]
 
     heard = model.enc_to_lm_proj(model.feat_encoder(history))  # [B, A, H]
     H = heard.shape[-1]
-    heard = heard.gather(1, batch.patch_at[..., None].expand(-1, -1, H)) * batch.is_audio[..., None]  # [B, L, H]
+    heard = (
+        heard.gather(1, batch.patch_at[..., None].expand(-1, -1, H)) * batch.is_audio[..., None]
+    )  # [B, L, H]
     inputs = model.base_lm.embed_tokens(batch.ids) * batch.is_text[..., None] + heard
-    hidden, _ = model.base_lm(inputs_embeds=F.dropout(inputs, t.dropout, model.training), is_causal=True)
+    hidden, _ = model.base_lm(
+        inputs_embeds=F.dropout(inputs, t.dropout, model.training), is_causal=True
+    )
     hidden = model.fsq_layer(hidden) * batch.is_audio[..., None] + hidden * batch.is_text[..., None]
-    residual, _ = model.residual_lm(inputs_embeds=model.fusion_concat_proj(torch.cat([hidden, heard], dim=-1)), is_causal=True)
+    residual, _ = model.residual_lm(
+        inputs_embeds=model.fusion_concat_proj(torch.cat([hidden, heard], dim=-1)), is_causal=True
+    )
 
     # Patch a is predicted at the position before it: n_text - 1 + a.
-    before = (batch.n_text[:, None] - 1 + torch.arange(A, device=device)).clamp(max=hidden.shape[1] - 1)[..., None].expand(-1, -1, H)
+    before = (
+        (batch.n_text[:, None] - 1 + torch.arange(A, device=device))
+        .clamp(max=hidden.shape[1] - 1)[..., None]
+        .expand(-1, -1, H)
+    )
     hidden, residual = hidden.gather(1, before), residual.gather(1, before)  # [B, A, H]
 
     stop_logits = model.stop_head(model.stop_actn(model.stop_proj(hidden)))  # [B, A, 2]
     is_last = torch.arange(A, device=device) == batch.n_patches[:, None] - 1
-    stop = F.cross_entropy(stop_logits.flatten(0, 1), is_last.long().flatten(), reduction="none").view(B, A)
-    phoneme = F.cross_entropy(head(hidden).flatten(0, 2), batch.labels.flatten(), reduction="none").view(B, A, P).mean(-1)
+    stop = F.cross_entropy(
+        stop_logits.flatten(0, 1), is_last.long().flatten(), reduction="none"
+    ).view(B, A)
+    phoneme = (
+        F.cross_entropy(head(hidden).flatten(0, 2), batch.labels.flatten(), reduction="none")
+        .view(B, A, P)
+        .mean(-1)
+    )
 
     b = torch.randint(B, (n_positions,), device=device)
     a = (torch.rand(n_positions, device=device) * batch.n_patches[b]).long()
-    mu = torch.cat([model.lm_to_dit_proj(hidden[b, a]), model.res_to_dit_proj(residual[b, a])], dim=-1)
+    mu = torch.cat(
+        [model.lm_to_dit_proj(hidden[b, a]), model.res_to_dit_proj(residual[b, a])], dim=-1
+    )
     previous = history[b, (a - 1).clamp(min=0)] * (a > 0)[:, None, None]
     diffusion = model.feat_decoder.compute_loss(
-        batch.patches[b, a].transpose(1, 2).contiguous(), mu, cond=previous.transpose(1, 2).contiguous()
+        batch.patches[b, a].transpose(1, 2).contiguous(),
+        mu,
+        cond=previous.transpose(1, 2).contiguous(),
     )
-    return {"diffusion": diffusion, "stop": masked_mean(stop, batch.valid), "phoneme": masked_mean(phoneme, batch.valid)}
+    return {
+        "diffusion": diffusion,
+        "stop": masked_mean(stop, batch.valid),
+        "phoneme": masked_mean(phoneme, batch.valid),
+    }

@@ -7,7 +7,14 @@ import math
 import torch
 from torch import nn
 
-SCALES = ((2048, 80), (1024, 80), (512, 64), (256, 40), (128, 20), (64, 10))  # window in samples, mel bands
+SCALES = (
+    (2048, 80),
+    (1024, 80),
+    (512, 64),
+    (256, 40),
+    (128, 20),
+    (64, 10),
+)  # window in samples, mel bands
 
 
 def mel_filters(n_fft: int, n_mels: int, rate_hz: int) -> torch.Tensor:
@@ -32,13 +39,17 @@ class MelDistance(nn.Module):
     def _log_mel(self, audio: torch.Tensor, n_fft: int) -> torch.Tensor:
         window, filters = getattr(self, f"window_{n_fft}"), getattr(self, f"filters_{n_fft}")
         spectrum = torch.stft(audio, n_fft, n_fft // 4, window=window, return_complex=True)
-        magnitude = torch.view_as_real(spectrum).square().sum(-1).add(1e-9).sqrt()  # [B, bins, frames]
+        magnitude = (
+            torch.view_as_real(spectrum).square().sum(-1).add(1e-9).sqrt()
+        )  # [B, bins, frames]
         return (magnitude.transpose(1, 2) @ filters).clamp(min=1e-5).log10()
 
     def forward(self, audio: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Compare [B, 1, n_samples] with [B, 1, n_samples]; returns a scalar."""
         audio, target = audio.squeeze(1), target.squeeze(1)
-        return sum((self._log_mel(audio, n) - self._log_mel(target, n)).abs().mean() for n, _ in SCALES) / len(SCALES)
+        return sum(
+            (self._log_mel(audio, n) - self._log_mel(target, n)).abs().mean() for n, _ in SCALES
+        ) / len(SCALES)
 
 
 def latent_whitening(z: torch.Tensor) -> torch.Tensor:
@@ -55,4 +66,8 @@ def latent_whitening(z: torch.Tensor) -> torch.Tensor:
     variance = covariance.diagonal()
     correlation = covariance / (variance[:, None] * variance + 1e-6).sqrt()
     off_diagonal = correlation - torch.diag(correlation.diagonal())
-    return variance.add(1e-6).log().square().mean() + off_diagonal.square().sum() / D + mean.square().mean()
+    return (
+        variance.add(1e-6).log().square().mean()
+        + off_diagonal.square().sum() / D
+        + mean.square().mean()
+    )
