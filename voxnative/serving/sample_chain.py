@@ -8,6 +8,7 @@ import soxr
 
 SPEED_RANGE = (0.25, 4.0)
 _SLOWEST_STAGE = 0.5  # ffmpeg's atempo takes 0.5 and more
+_TAIL_S = 0.2  # more than what atempo keeps to itself at the end
 
 
 class Tempo:
@@ -20,7 +21,9 @@ class Tempo:
 
     def __init__(self, speed: float, sample_rate_hz: int) -> None:
         self._rate_hz = sample_rate_hz
+        self._speed = speed
         self._n_fed = 0
+        self._n_given = 0
         graph = av.filter.Graph()
         stages = [
             graph.add_abuffer(sample_rate=sample_rate_hz, format="fltp", layout="mono"),
@@ -45,9 +48,15 @@ class Tempo:
         return self._pull()
 
     def finish(self) -> np.ndarray:
-        """The samples that are left."""
+        """The samples that are left: the whole is as long as the speed says.
+
+        atempo drops what does not fill its last window, so silence is sent behind the samples and
+        what it becomes is cut off.
+        """
+        n_left = round(self._n_fed / self._speed) - self._n_given
+        tail = self.feed(np.zeros(round(_TAIL_S * self._rate_hz), np.float32))
         self._graph.push(None)
-        return self._pull()
+        return np.concatenate([tail, self._pull()])[: max(n_left, 0)]
 
     def _pull(self) -> np.ndarray:
         parts = [np.zeros(0, np.float32)]
@@ -55,7 +64,9 @@ class Tempo:
             try:
                 parts.append(self._graph.pull().to_ndarray()[0])
             except (av.BlockingIOError, av.EOFError):
-                return np.concatenate(parts)
+                samples = np.concatenate(parts)
+                self._n_given += len(samples)
+                return samples
 
 
 def _stages(speed: float) -> list[float]:
