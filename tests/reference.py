@@ -7,6 +7,7 @@ imported below an empty stand-in for it, with a stand-in for librosa that reads 
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 import tempfile

@@ -14,7 +14,7 @@ import numpy as np
 
 from voxnative.checkpoint import resolve_checkpoint
 from voxnative.config import VoxConfig
-from voxnative.errors import EngineError, InvalidRequestError
+from voxnative.errors import EngineError, InvalidRequestError, ParameterError
 from voxnative.result import SpeechChunk, SpeechResult
 from voxnative.speech_request import RequestBuilder, SpeechRequest
 from voxnative.tokenizer import TextTokenizer
@@ -101,11 +101,13 @@ class AsyncVoxNative:
         from voxnative.checkpoint_shapes import verify_checkpoint
         from voxnative.engine.start import engine_args, start_engine
 
+        if self._engine is not None:
+            raise EngineError("the engine is running already")
         await asyncio.to_thread(verify_checkpoint, self.directory, self.config)
-        args = engine_args(self.directory, self.config, **self._settings)
         try:
-            self._attach(start_engine(args))
-        except RuntimeError as error:  # vLLM: "Engine core initialization failed"
+            args = engine_args(self.directory, self.config, **self._settings)
+            self._attach(await asyncio.to_thread(start_engine, args))
+        except (RuntimeError, ValueError, TypeError) as error:  # vLLM's own, of every kind
             raise EngineError(f"the engine did not start: {error}") from error
 
     def _attach(self, engine: Any) -> None:
@@ -160,11 +162,12 @@ class AsyncVoxNative:
             EngineError: the engine failed; the other requests are aborted.
         """
         started = time.perf_counter()
+        if isinstance(items, str):
+            raise ParameterError("items", items, "a list of texts or of mappings with a text")
         requests = []
         for index, item in enumerate(items):
-            arguments = {"text": item} if isinstance(item, str) else dict(item)
             try:
-                requests.append(await self.prepare(**(defaults | arguments)))
+                requests.append(await self.prepare(**(defaults | _batch_arguments(item))))
             except InvalidRequestError as error:
                 error.add_note(f"in item {index} of the batch")
                 raise
@@ -180,6 +183,14 @@ class AsyncVoxNative:
         if self._engine is None:
             raise EngineError("the engine is not running: use 'async with' or call start()")
         return SpeechRun(self._engine, self.config, request, started or time.perf_counter())
+
+
+def _batch_arguments(item: Any) -> dict[str, Any]:
+    if isinstance(item, str):
+        return {"text": item}
+    if not isinstance(item, Mapping) or "text" not in item:
+        raise ParameterError("items", item, "texts, or mappings with 'text'")
+    return dict(item)
 
 
 class SpeechRun:
@@ -224,7 +235,8 @@ class SpeechRun:
                     if output.finished:
                         self.finish_reason = output.outputs[0].finish_reason
         except (EngineDeadError, EngineGenerateError) as error:
-            raise EngineError(f"the engine failed: {error}") from error
+            reason = str(error) or repr(error.__cause__ or error)
+            raise EngineError(f"the engine failed: {reason}") from error
         if self.finish_reason not in ("stop", "length"):
             raise EngineError(f"the request was ended by the engine ({self.finish_reason})")
 

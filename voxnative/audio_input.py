@@ -57,7 +57,7 @@ def load_audio(
         AudioFormatError: bytes that no decoder reads.
     """
     channels, rate_hz = _read(source, field, max_s, array_rate_hz)  # [n, n_channels]
-    n_samples = len(channels)
+    n_samples = len(channels) if channels.shape[1] else 0
     if n_samples > max_s * rate_hz:
         raise AudioInputError(field, source, f"a recording of at most {max_s:g} seconds")
     if n_samples == 0:
@@ -139,7 +139,7 @@ def _decode(file: BinaryIO, source: Any, field: str, max_s: float) -> tuple[np.n
         with sf.SoundFile(file) as sound:
             n_wanted = int(max_s * sound.samplerate) + 1  # one too many tells "too long"
             return sound.read(n_wanted, dtype="float32", always_2d=True), sound.samplerate
-    except sf.LibsndfileError:
+    except (sf.LibsndfileError, TypeError):  # TypeError: a name that ends in .raw
         file.seek(0)
     try:
         return _decode_with_av(file, max_s)

@@ -22,6 +22,7 @@ from voxnative.weight_files import find_weights, iter_file
 
 NamedTensor = tuple[str, Tensor, Path]
 
+_MAX_NAMED = 20  # tensors an error names; a wrong file would name hundreds
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_PATTERNS = ("*.json", "*.safetensors", "*.bin", "*.pth", "tokenizer*")
 
@@ -156,7 +157,8 @@ def check_names(
     if complaints:
         raise CheckpointError(
             f"the weights in {', '.join(files) or 'no file'} do not fit the model of config.json"
-            f" ({len(complaints)} tensors): {'; '.join(complaints)}",
+            f" ({len(complaints)} tensors): {'; '.join(complaints[:_MAX_NAMED])}"
+            + (f"; and {len(complaints) - _MAX_NAMED} more" if complaints[_MAX_NAMED:] else ""),
             path=files[0] if files else None,
         )
 

@@ -16,7 +16,7 @@ def shorten(value: Any) -> str:
         return f"<array of shape {tuple(value.shape)}, {value.dtype}>"
     if isinstance(value, Path):
         value = str(value)
-    shown = repr(value)
+    shown = " ".join(repr(value).split())  # one line, whatever the value prints
     return shown if len(shown) <= MAX_VALUE_CHARS else shown[: MAX_VALUE_CHARS - 3] + "..."
 
 

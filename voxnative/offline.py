@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from voxnative.async_api import AsyncVoxNative
+from voxnative.errors import EngineError
 from voxnative.result import SpeechChunk, SpeechResult
 
 T = TypeVar("T")
@@ -33,6 +35,7 @@ class VoxNative:
         self._speech = AsyncVoxNative(model, **settings)
         self.config = self._speech.config
         self.sample_rate_hz = self._speech.sample_rate_hz
+        self._closing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="voxnative", daemon=True
@@ -45,6 +48,8 @@ class VoxNative:
             raise
 
     def __enter__(self) -> VoxNative:
+        if self._closing:
+            raise EngineError("the engine is closed: make a new VoxNative")
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -52,10 +57,19 @@ class VoxNative:
 
     def close(self) -> None:
         """Stop the engine and the thread; calling it again does nothing."""
-        if self._loop.is_closed():
+        if self._closing:
             return
-        self._wait(self._speech.close())
+        self._closing = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._stop_loop()
+
+    async def _end(self) -> None:
+        """Stop the engine, then end every call that still waits for it."""
+        await self._speech.close()
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     def synthesize(self, text: str, **arguments: Any) -> SpeechResult:
         """Speak ``text`` to its end.
@@ -92,15 +106,29 @@ class VoxNative:
             while (chunk := self._wait(anext(chunks, None))) is not None:
                 yield chunk
         finally:
-            self._wait(chunks.aclose())
+            self._abort(chunks)
+
+    def _abort(self, chunks: Any) -> None:
+        """Close a request's chunks, which aborts it if it still runs."""
+        if self._closing:
+            return
+        closing = asyncio.run_coroutine_threadsafe(chunks.aclose(), self._loop)
+        # The garbage collector may drop a stream on the loop's own thread: don't wait there.
+        if threading.current_thread() is not self._thread:
+            closing.result()
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         async def run() -> T:
             return await coroutine
 
+        if self._closing:
+            coroutine.close()
+            raise EngineError("the engine is closed: make a new VoxNative")
         future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise EngineError("the engine was closed while the request ran") from error
         except BaseException:
             future.cancel()  # an interrupt of this thread aborts the request
             raise

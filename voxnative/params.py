@@ -45,14 +45,18 @@ class SpeechParams:
     min_steps: int = DEFAULT_MIN_STEPS
 
     def __post_init__(self) -> None:
+        checked: dict[str, int | float] = {
+            "cfg": _real("cfg", self.cfg, *CFG_RANGE),
+            "timesteps": _int("timesteps", self.timesteps, *TIMESTEPS_RANGE),
+            "temperature": _real("temperature", self.temperature, *TEMPERATURE_RANGE),
+            "min_steps": _int("min_steps", self.min_steps, 0, MAX_STEPS),
+        }
         if self.seed is not None:
-            _check_int("seed", self.seed, 0, MAX_SEED)
-        _check_real("cfg", self.cfg, *CFG_RANGE)
-        _check_int("timesteps", self.timesteps, *TIMESTEPS_RANGE)
-        _check_real("temperature", self.temperature, *TEMPERATURE_RANGE)
+            checked["seed"] = _int("seed", self.seed, 0, MAX_SEED)
         if self.max_steps is not None:
-            _check_int("max_steps", self.max_steps, 1, MAX_STEPS)
-        _check_int("min_steps", self.min_steps, 0, MAX_STEPS)
+            checked["max_steps"] = _int("max_steps", self.max_steps, 1, MAX_STEPS)
+        for field, value in checked.items():
+            object.__setattr__(self, field, value)  # NumPy's numbers become Python's
 
 
 def steps_for_seconds(max_seconds: float, patch_s: float) -> int:
@@ -72,16 +76,18 @@ def steps_for_seconds(max_seconds: float, patch_s: float) -> int:
     return max(1, math.ceil(max_seconds / patch_s - 1e-6))
 
 
-def _check_int(field: str, value: Any, low: int, high: int) -> None:
+def _int(field: str, value: Any, low: int, high: int) -> int:
     is_int = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_int or not low <= value <= high:
         raise ParameterError(field, value, f"a whole number from {low} to {high}")
+    return int(value)
 
 
-def _check_real(field: str, value: Any, low: float, high: float) -> None:
-    if not _is_real(value) or not low <= value <= high:
+def _real(field: str, value: Any, low: float, high: float) -> float:
+    if not _is_real(value) or not low <= value <= high:  # false for NaN and infinity too
         raise ParameterError(field, value, f"{low} to {high}")
+    return float(value)
 
 
 def _is_real(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, Real)

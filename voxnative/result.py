@@ -13,7 +13,7 @@ from voxnative.wav import save_audio
 FinishReason = Literal["stop", "length"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SpeechChunk:
     """New samples of one request.
 
@@ -28,7 +28,7 @@ class SpeechChunk:
     index: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SpeechResult:
     """One finished request.
 

@@ -13,6 +13,7 @@ from voxnative.errors import ParameterError
 
 FORMATS = {".wav": "WAV", ".flac": "FLAC"}
 SUBTYPE = "PCM_16"
+MAX_NAME_BYTES = 200  # file systems allow 255, and the partial file's name is longer
 
 
 def wav_bytes(samples: np.ndarray, sample_rate_hz: int) -> bytes:
@@ -57,6 +58,8 @@ def check_output(path: str | Path) -> Path:
     if path.suffix.lower() not in FORMATS:
         raise ParameterError("output", path, f"a file name ending in {' or '.join(FORMATS)}")
     path = path.resolve()
+    if len(os.fsencode(path.name)) > MAX_NAME_BYTES:
+        raise ParameterError("output", path, f"a file name of at most {MAX_NAME_BYTES} bytes")
     if path.exists() and not path.is_file():
         raise ParameterError("output", path, "a file, not a folder or a device")
     if not path.parent.is_dir():

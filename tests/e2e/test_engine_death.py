@@ -1,7 +1,9 @@
-"""When the engine's process dies, open requests end with an error soon, and later ones too."""
+"""Deaths: of the engine, of the front end, and a close while requests run."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,6 +21,7 @@ def test_open_and_later_requests_end_with_an_error(random_checkpoint: Path) -> N
     before = set(psutil.Process().children(recursive=True))
     speech = VoxNative(random_checkpoint, max_num_seqs=4)
     mine = set(psutil.Process().children(recursive=True)) - before
+    names = {process.pid: process.name() for process in mine}
     raised: list[EngineError] = []
 
     def speak() -> None:
@@ -46,6 +49,62 @@ def test_open_and_later_requests_end_with_an_error(random_checkpoint: Path) -> N
             speech.synthesize("and after that")
     finally:
         speech.close()
-    workers = [process for process in mine if process.is_running() and "VLLM" in process.name()]
-    _, alive = psutil.wait_procs(workers, timeout=3 * DEADLINE_S)
-    assert alive == []
+    wait_until_gone([process.pid for process in mine if "VLLM" in names[process.pid]])
+
+
+def test_close_ends_open_requests(random_checkpoint: Path) -> None:
+    speech = VoxNative(random_checkpoint, max_num_seqs=4)
+    raised: list[EngineError] = []
+
+    def speak() -> None:
+        with pytest.raises(EngineError) as caught:
+            speech.synthesize("a long text " * 8, max_steps=400)
+        raised.append(caught.value)
+
+    thread = threading.Thread(target=speak)
+    stream = speech.stream("and one that is read slowly", max_steps=60)
+    next(stream)
+    thread.start()
+    time.sleep(0.5)
+    speech.close()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert len(raised) == 1
+    with pytest.raises(EngineError, match="closed"):
+        next(stream)
+    for call in (speech.synthesize, speech.stream):
+        with pytest.raises(EngineError, match="closed"):
+            call("after the end")
+    with pytest.raises(EngineError, match="closed"), speech:
+        pass
+    speech.close()
+
+
+def test_a_killed_front_end_takes_its_engine_along(random_checkpoint: Path) -> None:
+    code = (
+        "import os, sys, psutil; from voxnative import VoxNative\n"
+        "if __name__ == '__main__':\n"
+        "    speech = VoxNative(sys.argv[1], max_num_seqs=1)\n"
+        "    children = psutil.Process().children(recursive=True)\n"
+        "    print('engine', *(p.pid for p in children if 'VLLM' in p.name()), flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, random_checkpoint], capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == -9, run.stderr[-2000:]
+    (line,) = [line for line in run.stdout.splitlines() if line.startswith("engine ")]
+    pids = [int(pid) for pid in line.split()[1:]]
+    assert len(pids) == 2, "an engine and a worker"
+    wait_until_gone(pids)
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 3 * DEADLINE_S
+    while left := [pid for pid in pids if _runs(pid)]:
+        assert time.monotonic() < deadline, f"still running: {left}"
+        time.sleep(0.2)
+
+
+def _runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import random
 from contextlib import aclosing
 from typing import Any
 
+import numpy as np
 import pytest
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
@@ -16,6 +19,7 @@ from tests.engines import RecordingEngine
 from voxnative.errors import EngineError, InvalidRequestError
 
 N_ABORTED = 200
+SPEECH = {"cfg": 2.0, "timesteps": 10, "temperature": 1.0}
 N_WARM = 20
 
 
@@ -92,12 +96,16 @@ def test_bad_input_never_reaches_the_engine(roomy: RecordingEngine) -> None:
         {"text": "hello", "temperature": float("nan")},
         {"text": "hello", "prompt_text": "without a prompt"},
         {"text": "hello", "reference": b"no audio"},
+        {"text": "hello", "reference": (np.zeros((5, 0), np.float32), 16_000)},
     ):
         with pytest.raises(InvalidRequestError):
             roomy.api.synthesize(**arguments)
     with pytest.raises(InvalidRequestError) as caught:
         roomy.api.synthesize_batch(["fine", {"text": "hello", "cfg": 99}])
     assert caught.value.__notes__ == ["in item 1 of the batch"]
+    for items in ("one text", [5], [{"seed": 2}]):
+        with pytest.raises(InvalidRequestError, match="items"):
+            roomy.api.synthesize_batch(items)
     assert len(roomy.rpc("speech_requests")) <= sent
 
 
@@ -105,11 +113,21 @@ def test_bad_input_never_reaches_the_engine(roomy: RecordingEngine) -> None:
     ("parameters", "name"),
     [
         ({}, "extra_args"),
-        ({"extra_args": {"voxnative": {}}, "temperature": 0, "seed": 1, "n": 2}, "n"),
-        ({"extra_args": {"voxnative": {}}, "temperature": 0, "max_tokens": 8}, "seed"),
-        ({"extra_args": {"voxnative": {}}, "temperature": 1.0, "seed": 1}, "temperature"),
+        ({"extra_args": {"voxnative": "x"}, "temperature": 0, "seed": 1}, "extra_args"),
         (
-            {"extra_args": {"voxnative": {}}, "temperature": 0, "seed": 1, "prompt_logprobs": 1},
+            {"extra_args": {"voxnative": {**SPEECH, "cfg": "2"}}, "temperature": 0, "seed": 1},
+            "extra_args",
+        ),
+        ({"extra_args": {"voxnative": SPEECH}, "temperature": 0, "seed": 1, "n": 2}, "n"),
+        ({"extra_args": {"voxnative": SPEECH}, "temperature": 0, "max_tokens": 8}, "seed"),
+        ({"extra_args": {"voxnative": SPEECH}, "temperature": 1.0, "seed": 1}, "temperature"),
+        (
+            {
+                "extra_args": {"voxnative": SPEECH},
+                "temperature": 0,
+                "seed": 1,
+                "prompt_logprobs": 1,
+            },
             "prompt_logprobs",
         ),
     ],
@@ -128,6 +146,46 @@ def test_a_foreign_request_is_refused_and_the_engine_lives(
 
     with pytest.raises(VLLMValidationError, match=name):
         roomy.wait(send())
+    assert roomy.api.synthesize("still alive", seed=1, max_steps=4).n_patches == 4
+
+
+def test_numpy_numbers_are_numbers(roomy: RecordingEngine) -> None:
+    text = "numbers of another library"
+    plain = roomy.api.synthesize(text, seed=7, cfg=2.0, timesteps=4, max_steps=5)
+    odd = roomy.api.synthesize(
+        text, seed=np.int64(7), cfg=np.float32(2), timesteps=np.int64(4), max_steps=np.int64(5)
+    )
+    assert np.array_equal(plain.samples, odd.samples)
+    assert roomy.api._speech._engine.output_processor.request_states == {}
+
+
+def test_a_value_that_is_not_finite_harms_nobody_else(roomy: RecordingEngine) -> None:
+    """KV blocks of a request full of NaN serve the next one."""
+    text = "the same text before and after"
+    before = roomy.api.synthesize(text, seed=7, max_steps=8)
+
+    async def poisoned() -> None:
+        speech = roomy.api._speech
+        request = await speech.prepare("poison", reference=(np.ones(16_000), 16_000), seed=1)
+        request.prompt.spans[0].samples[:] = np.nan
+        await speech.run(request).result()
+
+    with contextlib.suppress(EngineError):
+        roomy.wait(poisoned())
+    for _ in range(3):
+        after = roomy.api.synthesize(text, seed=7, max_steps=8)
+        assert np.array_equal(before.samples, after.samples)
+
+
+def test_a_stream_dropped_on_the_loops_thread_does_not_block_it(roomy: RecordingEngine) -> None:
+    streams = [roomy.api.stream("a stream that is dropped", seed=3, max_steps=60)]
+    next(streams[0])
+
+    async def drop() -> None:
+        streams.clear()
+        gc.collect()
+
+    roomy.wait(drop())
     assert roomy.api.synthesize("still alive", seed=1, max_steps=4).n_patches == 4
 
 

@@ -69,7 +69,7 @@ def test_the_stop_decision_equals_the_reference(speaking: RecordingEngine) -> No
     assert got.latents.shape == expected.latents.shape
     error = (got.latents - expected.latents).abs()
     print(f"trained checkpoint: {len(got.latents)} patches, latents max {error.max():.2e}")
-    assert error.max() < 1e-3  # weights of a trained model amplify rounding more
+    assert error.max() < TOLERANCE
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

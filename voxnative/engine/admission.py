@@ -6,7 +6,9 @@ from vllm.config import VllmConfig
 from vllm.exceptions import VLLMValidationError
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
-from voxnative.engine.engine_input import EXTRA_ARGS_KEY
+from voxnative.engine.engine_input import EXTRA_ARGS_KEY, SPEECH_ARGUMENTS
+from voxnative.errors import ParameterError
+from voxnative.params import SpeechParams
 from voxnative.units import MAX_STEPS
 
 
@@ -27,12 +29,7 @@ class SpeechAdmission(LogitsProcessor):
             VLLMValidationError: names the parameter and what is valid.
         """
         p = sampling_params
-        if EXTRA_ARGS_KEY not in (p.extra_args or {}):
-            raise VLLMValidationError(
-                "this model makes speech, not text: use /v1/audio/speech or the voxnative API "
-                f"(they set extra_args[{EXTRA_ARGS_KEY!r}])",
-                parameter="extra_args",
-            )
+        _check_speech_arguments((p.extra_args or {}).get(EXTRA_ARGS_KEY))
         wrong = {
             "n": (p.n, p.n == 1, "1"),
             "temperature": (p.temperature, p.temperature == 0, "0 (the stop decision is greedy)"),
@@ -69,3 +66,17 @@ class SpeechAdmission(LogitsProcessor):
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         pass
+
+
+def _check_speech_arguments(given: object) -> None:
+    """The speech part of ``extra_args``, as ``engine_input.sampling_params`` writes it."""
+    if not isinstance(given, dict) or given.keys() != SPEECH_ARGUMENTS:
+        raise VLLMValidationError(
+            "this model makes speech, not text: use /v1/audio/speech or the voxnative API "
+            f"(they set extra_args[{EXTRA_ARGS_KEY!r}] to {', '.join(sorted(SPEECH_ARGUMENTS))})",
+            parameter="extra_args",
+        )
+    try:
+        SpeechParams(**given)
+    except ParameterError as error:
+        raise VLLMValidationError(str(error), parameter="extra_args", value=given) from error

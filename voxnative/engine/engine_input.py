@@ -16,6 +16,7 @@ from voxnative.request_state import StepParams
 # Modality of the item that makes a request's blocks its own; see `request_marker`.
 MARKER_MODALITY = "request_marker"
 EXTRA_ARGS_KEY = "voxnative"
+SPEECH_ARGUMENTS = frozenset(("cfg", "timesteps", "temperature"))
 
 
 def request_marker(last_position: int) -> PlaceholderRange:

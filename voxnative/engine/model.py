@@ -119,6 +119,9 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
         """
         if inputs_embeds is None:
             inputs_embeds = self.embed_input_ids(input_ids)
+        # A value that is not finite would stay in the KV blocks and reach the next request
+        # that gets them (the attention multiplies masked slots by zero).
+        inputs_embeds = torch.nan_to_num(inputs_embeds)
         is_audio = (input_ids >= self.config.audio_patch_id).unsqueeze(-1)
         hidden = self.base_lm(inputs_embeds, positions)
         hidden = torch.where(is_audio, self.fsq_layer(hidden), hidden)

@@ -74,7 +74,7 @@ def use_all_cores() -> None:
 
 
 def start_engine(args: AsyncEngineArgs) -> SpeechAsyncLLM:
-    """Start the engine in its own process; call it inside a running event loop."""
+    """Start the engine in its own process; blocks until it is ready."""
     use_all_cores()
     engine = SpeechAsyncLLM.from_engine_args(args)
     assert isinstance(engine, SpeechAsyncLLM)

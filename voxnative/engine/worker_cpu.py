@@ -3,6 +3,7 @@
 import torch
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from voxnative.engine.orphan_watch import end_with_front_end
 from voxnative.engine.runner_cpu import SpeechCPUModelRunner
 from voxnative.engine.worker_rpc import SpeechWorkerRpc
 
@@ -17,6 +18,7 @@ class SpeechCPUWorker(SpeechWorkerRpc, CPUWorker):
 
     def init_device(self) -> None:
         """Initialise the device, then replace the stock runner by ours."""
+        end_with_front_end()
         super().init_device()
         if self.use_v2_model_runner:
             raise ValueError(
