@@ -4,6 +4,9 @@
 //   button.onclick = () => play("Hello there.");          // heard while it is being spoken
 //
 //   for await (const { samples, rate } of speech("Hello there.")) { ... }
+//
+// A server lets no page of another origin in unless it is told to:
+//   voxnative serve --allowed-origins '["http://localhost:3000"]'
 
 // Yields { samples: Float32Array, rate } as they arrive. `options` are further fields of the
 // request, such as { voice: "nova", seed: 7 }.

@@ -149,6 +149,7 @@ def page(demo_url: str, tmp_path: Path) -> Iterator[Page]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(chromedriver, env={**os.environ, "HOME": str(tmp_path)})
     driver = webdriver.Chrome(options, service)
+    driver.set_script_timeout(SPEECH_S)
     try:
         yield Page(driver, demo_url)
     finally:
