@@ -69,9 +69,10 @@ clean:
 $(RUNTIME):
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "voxnative needs Python 3.11 or newer; found none (set one with: make PYTHON=/path/to/python3.11)" >&2; exit 1; fi
-	@echo "Setting up $(VENV) with $(PYTHON): a few minutes, about 2 GB" >&2
+	@echo "Setting up $(VENV) with $(PYTHON): a few minutes, about 4 GB" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --no-deps -r requirements/cpu.lock
+	@$(PIP) install --no-deps -r requirements/cpu.lock || { \
+		echo "If torch==2.13.0+cpu was not found: set PIP_EXTRA_INDEX_URL to PyTorch's CPU wheel index" >&2; exit 1; }
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/.runtime-*
 	@touch $@
