@@ -56,6 +56,8 @@ def claimed_streams(verbose: bool) -> Iterator[Streams]:
         os.dup2(err.fileno() if log is None else log.fileno(), 2)
         stack.callback(os.dup2, out.fileno(), 1)
         stack.callback(os.dup2, err.fileno(), 2)
+        stack.callback(sys.stdout.flush)  # first: what was printed meanwhile is no result
+        stack.callback(sys.stderr.flush)
         yield Streams(out, err, log)
 
 

@@ -133,6 +133,13 @@ def test_nothing_else_reaches_standard_output(capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr() == ("result\nafterwards\n", "progress\n")
 
 
+def test_buffered_prints_of_libraries_are_no_result() -> None:
+    code = "from voxnative.terminal import claimed_streams\n"
+    code += "with claimed_streams(verbose=False) as s: print('chatter'); s.out.write(b'result')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert (done.stdout, done.stderr) == (b"result", b"")
+
+
 def test_a_verbose_command_shows_the_chatter(capfd: pytest.CaptureFixture[str]) -> None:
     with claimed_streams(verbose=True) as streams:
         os.write(1, b"chatter\n")
