@@ -40,6 +40,7 @@ def _import_reference() -> tuple[ModuleType, ModuleType]:
     for name, folder in (("voxcpm", root), ("voxcpm.model", root / "model")):
         package = ModuleType(name)
         package.__path__ = [str(folder)]
+        package.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
         sys.modules[name] = package
     librosa = ModuleType("librosa")
     librosa.load = _load_wav  # type: ignore[attr-defined]
