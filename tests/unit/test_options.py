@@ -28,7 +28,9 @@ def test_a_wrong_section_is_refused_before_the_engine_starts(
     section: dict[str, Any], message: str, tiny_dir: Path
 ) -> None:
     args = AsyncEngineArgs(
-        str(tiny_dir), kv_cache_memory_bytes=1 << 26, additional_config={"voxnative_engine": section}
+        str(tiny_dir),
+        kv_cache_memory_bytes=1 << 26,
+        additional_config={"voxnative_engine": section},
     )
     with pytest.raises(ValueError, match=message):
         args.create_engine_config()
