@@ -80,11 +80,13 @@ def test_text_while_it_is_being_written(speech_server: Server, tmp_path: Path) -
     assert seconds(tmp_path / "all.wav") > seconds(tmp_path / "one.wav")
 
 
+@pytest.mark.full_model
 def test_the_servers_script(script_server: Server, tmp_path: Path) -> None:
     client(script_server, "sync", "hello there.", "-o", str(tmp_path / "hello.mp3"))
     assert seconds(tmp_path / "hello.mp3") > 0.3
 
 
+@pytest.mark.full_model
 def test_fetch_in_a_browser(page: Page, script_server: Server) -> None:  # noqa: F811
     """The snippet runs on a page of another origin."""
     source = (EXAMPLES / "speech_fetch.mjs").read_text()
