@@ -13,8 +13,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from voxnative.engine.output import SpeechOutputProcessor, SpeechRequestOutput
 
 
-def start(request_id: str) -> tuple[SpeechOutputProcessor, RequestOutputCollector]:
-    processor = SpeechOutputProcessor.from_stock(OutputProcessor(None, log_stats=False))
+def add(processor: SpeechOutputProcessor, request_id: str) -> RequestOutputCollector:
     sampling = SamplingParams(output_kind=RequestOutputKind.DELTA, detokenize=False)
     request = EngineCoreRequest(
         request_id=request_id,
@@ -30,7 +29,12 @@ def start(request_id: str) -> tuple[SpeechOutputProcessor, RequestOutputCollecto
     )
     queue = RequestOutputCollector(RequestOutputKind.DELTA, request_id)
     processor.add_request(request, None, queue=queue)
-    return processor, queue
+    return queue
+
+
+def start(request_id: str) -> tuple[SpeechOutputProcessor, RequestOutputCollector]:
+    processor = SpeechOutputProcessor.from_stock(OutputProcessor(None, log_stats=False))
+    return processor, add(processor, request_id)
 
 
 def step(request_id: str, value: float, finish: FinishReason | None = None) -> EngineCoreOutput:
@@ -87,21 +91,7 @@ def test_an_abort_ends_the_stream_without_samples() -> None:
 
 def test_requests_do_not_mix() -> None:
     processor, queue = start("a")
-    sampling = SamplingParams(output_kind=RequestOutputKind.DELTA, detokenize=False)
-    other = RequestOutputCollector(RequestOutputKind.DELTA, "b")
-    request = EngineCoreRequest(
-        request_id="b",
-        external_req_id="b",
-        prompt_token_ids=[1],
-        mm_features=None,
-        sampling_params=sampling,
-        pooling_params=None,
-        arrival_time=0.0,
-        lora_request=None,
-        cache_salt=None,
-        data_parallel_rank=None,
-    )
-    processor.add_request(request, None, queue=other)
+    other = add(processor, "b")
     processor.process_outputs([step("b", 5.0), step("a", 6.0)])
     assert read(queue).multimodal_output["model_outputs"][0][0] == 6.0
     assert read(other).multimodal_output["model_outputs"][0][0] == 5.0
