@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from voxnative.speech_request import SpeechRequest
 
 STDIO = "-"
+LOG_LEVEL = "VLLM_LOGGING_LEVEL"
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
@@ -47,9 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return demo(arguments[1:])
     args = _parser().parse_args(arguments)
     # A user who set vLLM's log level wants to read the log.
-    verbose = args.verbose or "VLLM_LOGGING_LEVEL" in os.environ
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO" if verbose else "WARNING")
-    with claimed_streams(verbose) as streams:
+    verbose = args.verbose or LOG_LEVEL in os.environ
+    with _log_level("INFO" if verbose else "WARNING"), claimed_streams(verbose) as streams:
         try:
             args.run(args, streams)
         except EngineError as error:
@@ -165,6 +165,18 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _log_level(level: str) -> Iterator[None]:
+    """vLLM's log level for the command alone, where the user chose none."""
+    chosen = LOG_LEVEL in os.environ
+    os.environ.setdefault(LOG_LEVEL, level)
+    try:
+        yield
+    finally:
+        if not chosen:
+            del os.environ[LOG_LEVEL]
 
 
 class _Parser(argparse.ArgumentParser):

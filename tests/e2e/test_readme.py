@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -37,8 +38,17 @@ def commands(readme: str, program: str) -> list[list[str]]:
     return [shlex.split(re.sub(r"\s+>.*", "", call), comments=True) for call in calls]
 
 
+def run_make(repo: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """make as a user calls it, although these tests themselves run inside `make test`."""
+    outer = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "TEXT", "OUT")
+    environment = {name: value for name, value in os.environ.items() if name not in outer}
+    return subprocess.run(
+        ["make", *arguments], cwd=repo, capture_output=True, text=True, env=environment
+    )
+
+
 def make(repo: Path, *arguments: str) -> str:
-    done = subprocess.run(["make", *arguments], cwd=repo, capture_output=True, text=True)
+    done = run_make(repo, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -65,7 +75,7 @@ def test_make_test_runs_the_whole_suite_and_ci_calls_exactly_that(repo: Path) ->
 
 
 def test_make_say_needs_a_text(repo: Path) -> None:
-    done = subprocess.run(["make", "say"], cwd=repo, capture_output=True, text=True)
+    done = run_make(repo, "say")
     assert done.returncode == 2
     assert "give the text, as in: make say TEXT=" in done.stderr
     (say,) = [call for call in commands((repo / "README.md").read_text(), "make") if "say" in call]

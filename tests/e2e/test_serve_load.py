@@ -108,8 +108,20 @@ async def _half_leaves(server: Server, body: dict, n_clients: int) -> list[bytes
                 await anext(answer.aiter_raw())
 
         async def leave_at_once() -> None:
-            with pytest.raises(httpx.ReadTimeout):
-                await client.post(SPEECH, json=body | {"max_new_tokens": 60}, timeout=0.5)
+            sent = asyncio.Event()
+
+            async def note(event: str, _: dict) -> None:
+                if event == "http11.send_request_body.complete":
+                    sent.set()
+
+            answer = asyncio.create_task(
+                client.post(SPEECH, json=body | {"max_new_tokens": 60}, extensions={"trace": note})
+            )
+            await sent.wait()
+            await asyncio.sleep(0.2)
+            answer.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await answer
 
         kinds = (stay, leave_after_audio, stay, leave_at_once)
         async with asyncio.TaskGroup() as group:
