@@ -25,8 +25,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.e2e.test_vllm_serve import free_port
-from tests.helpers.runtime import Server
+from tests.helpers.runtime import Server, free_port
 
 pytestmark = [
     pytest.mark.tts,

@@ -17,13 +17,13 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.e2e.test_vllm_serve import free_port
 from tests.helpers.runtime import (
     ANSWER_S,
     SPEECH,
     START_S,
     VOICES,
     Server,
+    free_port,
     recording,
     send_audio_speech_request,
     send_voice,

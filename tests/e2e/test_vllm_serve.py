@@ -7,7 +7,6 @@ The server is started by its module: the command ``vllm`` of the CPU wheel ends 
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -19,14 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints import write_checkpoint
+from tests.helpers.runtime import free_port
 
 START_S = 240
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

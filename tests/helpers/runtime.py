@@ -10,6 +10,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,8 +30,6 @@ import yaml
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from tests.e2e.test_vllm_serve import free_port
-
 START_S = 480
 ANSWER_S = 240
 LENGTH_TOLERANCE_S = 0.030
@@ -45,6 +44,12 @@ CONTENT_TYPES = {
     "wav": "audio/wav",
     "pcm": "audio/pcm",
 }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 @dataclass(frozen=True)
