@@ -14,7 +14,7 @@ import torch
 
 from tests.checkpoints import write_checkpoint
 from voxnative.config import VoxConfig
-from voxnative.engine.start import kv_cache_bytes
+from voxnative.kv_memory import kv_bytes_per_position
 from voxnative.offline import VoxNative
 from voxnative.result import SpeechResult
 
@@ -98,7 +98,7 @@ def cramped(random_checkpoint: Path) -> Iterator[RecordingEngine]:
         block_size=32,
         max_model_len=128,
         max_num_batched_tokens=16,
-        kv_cache_memory_bytes=kv_cache_bytes(config, 10 * 32, "float32"),
+        kv_cache_memory_bytes=10 * 32 * kv_bytes_per_position(config, "float32"),
     )
     yield engine
     engine.api.close()

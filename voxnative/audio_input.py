@@ -123,9 +123,9 @@ def _to_float(samples: np.ndarray, field: str) -> np.ndarray:
 
 
 def _from_file(path: Path, field: str, max_s: float) -> tuple[np.ndarray, int]:
-    if not path.is_file():
-        raise AudioInputError(field, path, "an existing audio file")
     try:
+        if not path.is_file():
+            raise AudioInputError(field, path, "an existing audio file")
         with path.open("rb") as file:
             if path.stat().st_size == 0:
                 raise AudioInputError(field, path, "a recording that is not empty")

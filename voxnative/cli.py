@@ -59,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _complain(streams, str(error), EXIT_BAD_INPUT)
         except BrokenPipeError:
             return _complain(streams, "standard output was closed", EXIT_FAILED)
+        except OSError as error:
+            return _complain(
+                streams, f"a file could not be read or written: {error.strerror}", EXIT_FAILED
+            )
         except (KeyboardInterrupt, SystemExit):  # see _interruptible
             return _complain(streams, "interrupted", EXIT_INTERRUPTED)
     return 0
@@ -87,12 +91,11 @@ def say(args: argparse.Namespace, streams: Streams) -> None:
     with _interruptible():
         samples, summary = asyncio.run(_speak(speech, request, streams))
     if args.output == STDIO:
-        streams.out.write(wav_bytes(samples, speech.sample_rate_hz))
+        streams.write(wav_bytes(samples, speech.sample_rate_hz))
         streams.err.write(f"{summary}\n")
     else:
         save_audio(args.output, samples, speech.sample_rate_hz)
-        streams.out.write(f"{args.output}: {summary}\n".encode())
-    streams.out.flush()
+        streams.write(f"{args.output}: {summary}\n".encode())
 
 
 async def _speak(
@@ -126,8 +129,7 @@ def info(args: argparse.Namespace, streams: Streams) -> None:
     from voxnative.checkpoint import resolve_checkpoint
     from voxnative.info import describe
 
-    streams.out.write(describe(resolve_checkpoint(args.model or SHIPPED_CHECKPOINT)).encode())
-    streams.out.flush()
+    streams.write(describe(resolve_checkpoint(args.model or SHIPPED_CHECKPOINT)).encode())
 
 
 _REQUEST_OPTIONS = (
@@ -244,6 +246,8 @@ def _read_text(text: str | None, file: Path | None) -> str:
     if file is None and text != STDIO:
         assert text is not None
         return text
+    if file is None and sys.stdin is None:
+        raise ParameterError("text", text, "a text on standard input, which is closed")
     try:
         data = sys.stdin.buffer.read() if file is None else file.read_bytes()
     except OSError as error:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from voxnative.checkpoint import iter_lm_tensors, iter_vae_tensors
 from voxnative.config import LMConfig, VoxConfig
+from voxnative.kv_memory import DTYPE_BYTES, kv_bytes_per_position
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 VAE_BYTES = 4  # the VAE runs in float32 whatever the checkpoint's dtype is
 
 # Prefixes of tensor names -> the part they belong to; whatever is left projects between parts.
@@ -36,7 +36,7 @@ def describe(directory: Path) -> str:
     vae = config.vae
     patch_s = config.patch_samples_out / vae.out_sample_rate_hz
     weights = (n_total - n_vae) * DTYPE_BYTES[config.dtype] + n_vae * VAE_BYTES
-    position = kv_bytes_per_position(config)
+    position = kv_bytes_per_position(config, config.dtype)
     rows = [
         ("checkpoint", str(directory)),
         ("architecture", f"voxcpm2, {config.dtype}"),
@@ -67,13 +67,6 @@ def count_parameters(directory: Path) -> Counter[str]:
             part = next((part for prefix, part in _PARTS.items() if name.startswith(prefix)), _REST)
             counts[part] += tensor.numel()
     return counts
-
-
-def kv_bytes_per_position(config: VoxConfig) -> int:
-    """Keys and values of every base and residual layer at one position."""
-    n_layers = config.lm.num_hidden_layers + config.residual_lm.num_hidden_layers
-    n_values = 2 * n_layers * config.lm.num_key_value_heads * config.lm.head_dim
-    return n_values * DTYPE_BYTES[config.dtype]
 
 
 def _sizes(lm: LMConfig) -> str:

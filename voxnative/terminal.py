@@ -7,6 +7,7 @@ command runs, those two lead into a log, and the command keeps the real ones to 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -22,14 +23,24 @@ class Streams:
     """The real standard streams of a command.
 
     Attributes:
-        out: standard output, for the result.
+        out: standard output, unbuffered; `write` sends the result there.
         err: standard error, for progress and errors.
         log: what everything else printed; None where that goes to standard error.
     """
 
-    out: BinaryIO
+    out: io.RawIOBase
     err: TextIO
     log: BinaryIO | None
+
+    def write(self, result: bytes) -> None:
+        """Write all of it to standard output.
+
+        Raises:
+            OSError: it was closed, or its disk is full.
+        """
+        left = memoryview(result)
+        while left:
+            left = left[self.out.write(left) :]
 
     def log_tail(self) -> str:
         """The last lines of the log, to explain a failure."""
@@ -49,7 +60,7 @@ def claimed_streams(verbose: bool) -> Iterator[Streams]:
     sys.stdout.flush()
     sys.stderr.flush()
     with contextlib.ExitStack() as stack:
-        out = stack.enter_context(os.fdopen(os.dup(1), "wb"))
+        out = stack.enter_context(os.fdopen(os.dup(1), "wb", buffering=0))
         err = stack.enter_context(os.fdopen(os.dup(2), "w", buffering=1, errors="replace"))
         log = None if verbose else stack.enter_context(tempfile.TemporaryFile())
         os.dup2(err.fileno() if log is None else log.fileno(), 1)

@@ -106,6 +106,7 @@ def test_unsigned_samples_are_centred() -> None:
         ("no/such/file.wav", "an existing audio file"),
         (Path("no/such/file.wav"), "an existing audio file"),
         ("https://example.com/voice.wav", "an existing audio file"),
+        ("x" * 5_000, "a file that can be read (File name too long)"),
         (b"", "a recording that is not empty"),
         (b"this is no audio at all" * 50, "a readable audio recording"),
         (encode(np.zeros(0, np.float32), 16_000, format="WAV"), "a recording that is not empty"),

@@ -126,7 +126,7 @@ def test_nothing_else_reaches_standard_output(capfd: pytest.CaptureFixture[str])
     with claimed_streams(verbose=False) as streams:
         os.write(1, b"chatter\n")
         os.write(2, b"more chatter\n")
-        streams.out.write(b"result\n")
+        streams.write(b"result\n")
         streams.err.write("progress\n")
         assert streams.log_tail() == "chatter\nmore chatter"
     os.write(1, b"afterwards\n")
@@ -135,9 +135,36 @@ def test_nothing_else_reaches_standard_output(capfd: pytest.CaptureFixture[str])
 
 def test_buffered_prints_of_libraries_are_no_result() -> None:
     code = "from voxnative.terminal import claimed_streams\n"
-    code += "with claimed_streams(verbose=False) as s: print('chatter'); s.out.write(b'result')"
+    code += "with claimed_streams(verbose=False) as s: print('chatter'); s.write(b'result')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)
     assert (done.stdout, done.stderr) == (b"result", b"")
+
+
+def run_shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        f"{sys.executable} -m voxnative.cli {command}", shell=True, capture_output=True, text=True
+    )
+
+
+def test_a_full_disk_is_one_line() -> None:
+    done = run_shell("info > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "voxnative: a file could not be read or written: No space left on device\n"
+    )
+
+
+def test_a_closed_standard_input_is_one_line() -> None:
+    done = run_shell("say - <&-")
+    assert done.returncode == 2
+    assert done.stderr.startswith("voxnative: field 'text': '-' is not valid")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_log_level_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    assert run_main(["info"]) == 0
+    assert "VLLM_LOGGING_LEVEL" not in os.environ
 
 
 def test_a_verbose_command_shows_the_chatter(capfd: pytest.CaptureFixture[str]) -> None:

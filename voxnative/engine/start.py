@@ -9,16 +9,9 @@ from vllm.platforms import current_platform
 
 from voxnative.config import VoxConfig
 from voxnative.engine.async_engine import SpeechAsyncLLM
+from voxnative.kv_memory import kv_bytes_per_position
 
 KV_BLOCK_TOKENS = 128  # the CPU backend's default block size
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-def kv_cache_bytes(config: VoxConfig, n_tokens: int, dtype: str) -> int:
-    """KV memory of ``n_tokens`` positions: keys and values of every base and residual layer."""
-    n_layers = config.lm.num_hidden_layers + config.residual_lm.num_hidden_layers
-    per_token = 2 * n_layers * config.lm.num_key_value_heads * config.lm.head_dim
-    return per_token * DTYPE_BYTES[dtype] * n_tokens
 
 
 def engine_settings(
@@ -52,7 +45,7 @@ def engine_settings(
         settings["enforce_eager"] = True
         blocks_per_request = -(-settings["max_model_len"] // KV_BLOCK_TOKENS)
         n_tokens = (max_num_seqs * blocks_per_request + 1) * KV_BLOCK_TOKENS
-        wanted = kv_cache_bytes(config, n_tokens, settings["dtype"])
+        wanted = n_tokens * kv_bytes_per_position(config, settings["dtype"])
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         kv_cache_memory_bytes = kv_cache_memory_bytes or min(wanted, total // 4)
     if kv_cache_memory_bytes is not None:
