@@ -1,14 +1,17 @@
-"""`voxnative say` as a user runs it: file, words, standard output, failure, Ctrl-C."""
+"""`voxnative say` as a user runs it: words, standard streams, failure, Ctrl-C.
+
+`make demo` (test_readme.py) is the same command with a file to write.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,45 +21,36 @@ from tests.hearing import heard_words
 
 SAY = [sys.executable, "-m", "voxnative.cli", "say"]
 TEXT = "the weather is very nice today."
+HEADER_BYTES = 44
 FIGURES = r"(\d+\.\d\d) s of speech, first audio after \d+\.\d\d s, RTF \d+\.\d\d, seed 1"
 
 
-@dataclass
-class Spoken:
-    """A finished `voxnative say TEXT -o PATH --seed 1`."""
-
-    path: Path
-    done: subprocess.CompletedProcess[bytes]
-
-
 @pytest.fixture(scope="module")
-def spoken(tmp_path_factory: pytest.TempPathFactory) -> Spoken:
-    path = tmp_path_factory.mktemp("cli") / "spoken.wav"
-    path.write_bytes(b"an older file")
-    done = subprocess.run([*SAY, TEXT, "-o", path, "--seed", "1"], capture_output=True)
-    return Spoken(path, done)
+def spoken() -> subprocess.CompletedProcess[bytes]:
+    """A text from standard input, spoken to standard output."""
+    command = [*SAY, "-", "-o", "-", "--seed", "1"]
+    return subprocess.run(command, input=f"{TEXT}\n".encode(), capture_output=True)
 
 
-def test_the_file_holds_the_words(spoken: Spoken) -> None:
-    assert spoken.done.returncode == 0, spoken.done.stderr.decode()
-    samples, rate_hz = sf.read(spoken.path, dtype="float32")
+def test_standard_output_is_one_wav_file_and_nothing_else(
+    spoken: subprocess.CompletedProcess[bytes],
+) -> None:
+    assert spoken.returncode == 0, spoken.stderr.decode()
+    samples, rate_hz = sf.read(io.BytesIO(spoken.stdout), dtype="float32")
     assert rate_hz == 16_000
+    assert len(spoken.stdout) == HEADER_BYTES + 2 * len(samples)
     assert {"weather", "very", "nice", "today"} <= heard_words(samples, rate_hz)
 
 
-def test_output_is_the_closing_line_and_the_progress(spoken: Spoken) -> None:
-    closing = re.fullmatch(f"{spoken.path}: {FIGURES}\n", spoken.done.stdout.decode())
-    assert closing is not None, spoken.done.stdout
-    assert float(closing[1]) == pytest.approx(sf.info(spoken.path).duration, abs=0.005)
-    assert re.fullmatch(r"\d+\.\d s of speech, RTF \d+\.\d\d\n", spoken.done.stderr.decode())
-
-
-def test_standard_input_to_standard_output(spoken: Spoken) -> None:
-    command = [*SAY, "-", "-o", "-", "--seed", "1"]
-    done = subprocess.run(command, input=f"{TEXT}\n".encode(), capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    assert done.stdout == spoken.path.read_bytes()  # one WAV file and nothing else
-    assert re.search(FIGURES, done.stderr.decode())
+def test_standard_error_is_the_progress_and_the_closing_line(
+    spoken: subprocess.CompletedProcess[bytes],
+) -> None:
+    lines = re.fullmatch(
+        rf"\d+\.\d s of speech, RTF \d+\.\d\d\n{FIGURES}\n", spoken.stderr.decode()
+    )
+    assert lines is not None, spoken.stderr.decode()
+    n_samples = (len(spoken.stdout) - HEADER_BYTES) // 2
+    assert float(lines[1]) == pytest.approx(n_samples / 16_000, abs=0.005)
 
 
 def test_an_engine_that_dies_is_code_1(tmp_path: Path) -> None:

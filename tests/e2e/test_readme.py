@@ -59,7 +59,8 @@ def test_the_two_commands_come_first(readme: str) -> None:
 
 def test_make_demo_speaks(readme: str, repo: Path) -> None:
     path = repo / "out" / "demo.wav"
-    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"an older file")
     output = make(repo, *commands(readme, "make")[0][1:])
     figures = r"(\d+\.\d\d) s of speech, first audio after \d+\.\d\d s, RTF \d+\.\d\d"
     printed = re.search(rf"^out/demo\.wav: {figures}", output, re.MULTILINE)

@@ -14,7 +14,7 @@ import torch
 from tests.engines import RecordingEngine
 
 TEXT = "the morning train was late again, so we walked along the river into town."
-N_REPEATS = 5
+N_REPEATS = 3
 
 
 def median_ms(seconds: list[float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -15,6 +16,10 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.processing import ProcessorInputs, TimingContext
 from vllm.plugins import load_general_plugins
 from vllm.transformers_utils.config import get_config, get_config_parser
+from vllm.utils.torch_utils import available_cpu_count
+from vllm.v1.executor.abstract import Executor
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from voxnative import plugin
 from voxnative.engine.engine_config import CPU_WORKER
@@ -77,6 +82,17 @@ def test_plain_engine_arguments_choose_our_worker(tiny_dir: Path) -> None:
     assert not config.scheduler_config.async_scheduling
     mine = AsyncEngineArgs(str(tiny_dir), worker_cls="my.Worker", **MEMORY).create_engine_config()
     assert mine.parallel_config.worker_cls == "my.Worker"
+
+
+def test_one_cpu_worker_lives_in_the_engines_process(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    alone = AsyncEngineArgs(str(tiny_dir), **MEMORY).create_engine_config()
+    assert Executor.get_class(alone) is UniProcExecutor
+    assert int(os.environ["OMP_NUM_THREADS"]) == available_cpu_count()
+    asked = AsyncEngineArgs(str(tiny_dir), distributed_executor_backend="mp", **MEMORY)
+    assert Executor.get_class(asked.create_engine_config()) is MultiprocExecutor
 
 
 @pytest.mark.parametrize(

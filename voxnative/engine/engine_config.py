@@ -4,6 +4,7 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 from vllm.platforms import current_platform
 
+from voxnative.engine.cpu_threads import use_all_cores
 from voxnative.engine.options import SpeechOptions
 
 CPU_WORKER = "voxnative.engine.worker_cpu.SpeechCPUWorker"
@@ -42,6 +43,14 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
             # vLLM would run the audio encoder over a full budget of 30 s recordings at once: ten of
             # them take 13 GB at the shipped size. A CPU's KV memory does not depend on the result.
             model.multimodal_config.skip_mm_profiling = True
+            if parallel.distributed_executor_backend == "uni":
+                from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+                # vLLM would start the only worker as a process of its own, for its way to bind
+                # OpenMP threads: ten seconds more of imports, a gigabyte, a hop a step, and one
+                # core kept free for the scheduler. Asked for by class, the executor stays.
+                parallel.distributed_executor_backend = UniProcExecutor
+                use_all_cores()
         if parallel.worker_cls == "auto":
             if not current_platform.is_cpu():
                 raise ValueError(

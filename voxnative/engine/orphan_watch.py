@@ -11,14 +11,16 @@ from pathlib import Path
 POLL_S = 2.0
 
 
-def end_with_front_end() -> None:
+def end_with_front_end(engine: int) -> None:
     """Watch the front end from a worker, and end the engine when it is gone.
 
     vLLM's worker ends with its engine process, but that one outlives a front end that was
-    killed, with all of its memory. The worker's grandparent is the front end; a child whose
-    parent dies is given to another process, so the engine's parent then changes.
+    killed, with all of its memory. The engine's parent is the front end; a child whose parent
+    dies is given to another process, so the engine's parent then changes.
+
+    Args:
+        engine: process id of the engine: the worker's own, or its parent's.
     """
-    engine = os.getppid()
     front_end = _parent_of(engine)
     threading.Thread(target=_watch, args=(engine, front_end), daemon=True).start()
 

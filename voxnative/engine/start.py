@@ -60,15 +60,8 @@ def engine_args(directory: Path, config: VoxConfig, **given: Any) -> AsyncEngine
     return AsyncEngineArgs(**(settings | given))
 
 
-def use_all_cores() -> None:
-    """On a CPU, let OpenMP use every core; vLLM would set one thread where the user set none."""
-    if current_platform.is_cpu():
-        os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
-
-
 def start_engine(args: AsyncEngineArgs) -> SpeechAsyncLLM:
     """Start the engine in its own process; blocks until it is ready."""
-    use_all_cores()
     engine = SpeechAsyncLLM.from_engine_args(args)
     assert isinstance(engine, SpeechAsyncLLM)
     return engine

@@ -1,6 +1,11 @@
 """CPU worker that builds our model runner."""
 
+import atexit
+import gc
+import os
+
 import torch
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from voxnative.engine.orphan_watch import end_with_front_end
@@ -18,7 +23,11 @@ class SpeechCPUWorker(SpeechWorkerRpc, CPUWorker):
 
     def init_device(self) -> None:
         """Initialise the device, then replace the stock runner by ours."""
-        end_with_front_end()
+        # At exit Python looks through every object of vLLM and torch for cycles: longer than the
+        # front end waits before it kills the engine. Frozen objects are left alone.
+        atexit.register(gc.freeze)
+        in_engine = self.parallel_config.distributed_executor_backend is UniProcExecutor
+        end_with_front_end(os.getpid() if in_engine else os.getppid())
         super().init_device()
         if self.use_v2_model_runner:
             raise ValueError(

@@ -65,12 +65,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     from voxnative.async_api import SHIPPED_CHECKPOINT
     from voxnative.checkpoint import resolve_checkpoint
     from voxnative.checkpoint_shapes import verify_checkpoint
-    from voxnative.engine.start import use_all_cores
     from voxnative.serving.deploy import Deploy, as_flags, read_deploy
     from voxnative.serving.settings import CONFIG_KEY, ServerSettings, SettingsError
 
     cli_env_setup()
-    use_all_cores()
     parser = make_arg_parser(
         FlexibleArgumentParser(prog="voxnative serve", usage=_USAGE, description=_DESCRIPTION)
     )
