@@ -4,7 +4,7 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 from vllm.platforms import current_platform
 
-from voxnative.engine.cpu_threads import use_all_cores
+from voxnative.engine.cpu_threads import leave_one_core
 from voxnative.engine.options import SpeechOptions
 
 CPU_WORKER = "voxnative.engine.worker_cpu.SpeechCPUWorker"
@@ -50,7 +50,7 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
                 # OpenMP threads: ten seconds more of imports, a gigabyte, a hop a step, and one
                 # core kept free for the scheduler. Asked for by class, the executor stays.
                 parallel.distributed_executor_backend = UniProcExecutor
-                use_all_cores()
+                leave_one_core()
         if parallel.worker_cls == "auto":
             if not current_platform.is_cpu():
                 raise ValueError(
