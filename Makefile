@@ -49,7 +49,7 @@ browser:
 		$$as_root apt-get -qq install -y chromium chromium-driver >/dev/null; }
 
 test: $(TESTING) $(PAGE) browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(TESTING)
 	$(BIN)/ruff check
