@@ -19,6 +19,7 @@ from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
 from vllm.multimodal.processing import BaseDummyInputsBuilder, BaseMultiModalProcessor
 from vllm.outputs import RequestOutput
 from vllm.transformers_utils.config import HFConfigParser, register_config_parser
+from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
@@ -26,7 +27,18 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.gpu import model_runner as v2
+from vllm.v1.worker.gpu.input_batch import InputBatch
+from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
+from vllm.v1.worker.gpu.mm.encoder_runner import EncoderRunner
+from vllm.v1.worker.gpu.model_states.default import DefaultModelState
+from vllm.v1.worker.gpu.sample.logits_processor.interface import (
+    LogitsProcessor as LogitsProcessorV2,
+)
 from vllm.v1.worker.gpu_model_runner import ExecuteModelState, GPUModelRunner
+from vllm.v1.worker.gpu_worker import Worker
+
+from voxnative.engine.model import VoxCPM2ForSpeech
 
 HOOKS: list[tuple[Callable[..., Any], list[str]]] = [
     (VerifyAndUpdateConfig.verify_and_update_config, ["vllm_config"]),
@@ -77,6 +89,26 @@ HOOKS: list[tuple[Callable[..., Any], list[str]]] = [
         ],
     ),
     (GPUModelRunner.sample_tokens, ["self", "grammar_output"]),
+    (Worker.init_device, ["self"]),
+    (Worker._make_model_runner, ["self"]),
+    (Worker.determine_available_memory, ["self"]),
+    (v2.GPUModelRunner.__init__, ["self", "vllm_config", "device"]),
+    (v2.GPUModelRunner.finish_requests, ["self", "scheduler_output"]),
+    (v2.GPUModelRunner.profile_run, ["self", "randomize_inputs"]),
+    (v2.GPUModelRunner.sample_tokens, ["self", "grammar_output"]),
+    (DefaultModelState.__init__, ["self", "vllm_config", "model", "encoder_cache", "device"]),
+    (DefaultModelState.add_request, ["self", "req_index", "new_req_data"]),
+    (
+        DefaultModelState.prepare_inputs_embeds,
+        ["self", "scheduled_encoder_inputs", "input_batch", "req_states"],
+    ),
+    (
+        EncoderRunner.get_inputs_embeds,
+        ["self", "input_ids", "mm_embeds", "is_mm_embed"],
+    ),
+    (LogitsProcessorV2.validate_params, ["sampling_params"]),
+    (LogitsProcessorV2.add_request, ["self", "req_idx", "sampling_params"]),
+    (LogitsProcessorV2.apply, ["self", "logits", "ctx"]),
     (AsyncLLM._run_output_handler, ["self"]),
     (
         AsyncLLM.reset_prefix_cache,
@@ -125,6 +157,27 @@ def test_signature(hook: Callable[..., Any], expected: list[str]) -> None:
     ("record", "fields"),
     [
         (ExecuteModelState, {"sample_hidden_states"}),
+        (v2.ExecuteModelState, {"input_batch", "hidden_states"}),
+        (
+            InputBatch,
+            {
+                "req_ids",
+                "num_reqs",
+                "num_tokens",
+                "num_tokens_after_padding",
+                "idx_mapping",
+                "idx_mapping_np",
+                "num_scheduled_tokens",
+                "num_computed_tokens_np",
+                "prefill_len_np",
+                "query_start_loc_np",
+                "has_prefill",
+            },
+        ),
+        (
+            NewRequestData,
+            {"req_id", "sampling_params", "prefill_token_ids", "prompt_token_ids"},
+        ),
         (ModelRunnerOutput, {"req_ids", "sampled_token_ids", "pooler_output"}),
         (EngineCoreOutput, {"request_id", "new_token_ids", "pooling_output", "finish_reason"}),
     ],
@@ -133,6 +186,13 @@ def test_fields(record: Any, fields: set[str]) -> None:
     present = getattr(record, "_fields", None) or getattr(record, "__struct_fields__", None)
     present = present or record.__dataclass_fields__
     assert fields <= set(present)
+
+
+def test_the_model_brings_the_v2_state() -> None:
+    state = VoxCPM2ForSpeech.get_model_state_cls()
+    assert issubclass(state, DefaultModelState)
+    assert EncoderCache().mm_features == EncoderCache().encoder_outputs == {}
+    assert {"finished_req_ids", "preempted_req_ids"} <= set(SchedulerOutput.__dataclass_fields__)
 
 
 def test_version_is_the_pinned_one() -> None:

@@ -1,14 +1,21 @@
 """Engine settings that a VoxCPM2 model needs, applied by vLLM while it builds its configuration."""
 
 from vllm.config import VllmConfig
+from vllm.config.compilation import CompilationMode, CUDAGraphMode
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 from vllm.platforms import current_platform
 
+from voxnative.batch_buckets import batch_buckets
 from voxnative.engine.cpu_threads import leave_one_core
 from voxnative.engine.options import SpeechOptions
 
 CPU_WORKER = "voxnative.engine.worker_cpu.SpeechCPUWorker"
+CUDA_WORKER = "voxnative.engine.worker_gpu.SpeechGPUWorker"
 ADMISSION = "voxnative.engine.admission:SpeechAdmission"
+ADMISSION_V2 = "voxnative.engine.admission:SpeechAdmissionV2"
+# Tokens of one step up to which the language models replay a graph: decoding rows and prompts
+# together, so that arriving requests do not slow the others down.
+MAX_GRAPH_TOKENS = 512
 
 
 class SpeechEngineConfig(VerifyAndUpdateConfig):
@@ -38,7 +45,9 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
                 )
         SpeechOptions.from_additional_config(vllm_config.additional_config)  # refuses early
         model = vllm_config.model_config
-        model.logits_processors = [*(model.logits_processors or []), ADMISSION]
+        is_v2 = not current_platform.is_cpu() and vllm_config.use_v2_model_runner
+        admission = ADMISSION_V2 if is_v2 else ADMISSION
+        model.logits_processors = [*(model.logits_processors or []), admission]
         if current_platform.is_cpu():
             # vLLM would run the audio encoder over a full budget of 30 s recordings at once: ten of
             # them take 13 GB at the shipped size. A CPU's KV memory does not depend on the result.
@@ -51,10 +60,43 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
                 # core kept free for the scheduler. Asked for by class, the executor stays.
                 parallel.distributed_executor_backend = UniProcExecutor
                 leave_one_core()
+        elif current_platform.is_cuda():
+            use_full_graphs(vllm_config)
         if parallel.worker_cls == "auto":
-            if not current_platform.is_cpu():
-                raise ValueError(
-                    f"voxnative has no worker for the platform {current_platform.device_name!r} "
-                    "yet; valid: cpu (install the extra 'cpu')"
-                )
-            parallel.worker_cls = CPU_WORKER
+            parallel.worker_cls = worker_class()
+
+
+def worker_class() -> str:
+    """Our worker for the platform.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if current_platform.is_cpu():
+        return CPU_WORKER
+    if current_platform.is_cuda():
+        return CUDA_WORKER
+    raise ValueError(
+        f"voxnative has no worker for the platform {current_platform.device_name!r}; "
+        "valid: cpu (install the extra 'cpu'), cuda (the extra 'cuda')"
+    )
+
+
+def use_full_graphs(vllm_config: VllmConfig) -> None:
+    """Full CUDA graphs for decode and mixed steps, where the user left these settings open.
+
+    The model is not compiled by vLLM: its layers are vLLM's fused kernels already.
+    """
+    compilation = vllm_config.compilation_config
+    if compilation.mode is None:
+        compilation.mode = CompilationMode.NONE
+    if compilation.cudagraph_mode is None:
+        compilation.cudagraph_mode = CUDAGraphMode.FULL
+    sizes_are_open = (
+        compilation.cudagraph_capture_sizes is None
+        and compilation.max_cudagraph_capture_size is None
+    )
+    if sizes_are_open:
+        largest = min(MAX_GRAPH_TOKENS, vllm_config.scheduler_config.max_num_batched_tokens)
+        largest = max(largest, vllm_config.scheduler_config.max_num_seqs)
+        compilation.cudagraph_capture_sizes = batch_buckets(largest)

@@ -55,6 +55,16 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
         self.speech.audio_vae.float()
 
     @classmethod
+    def get_model_state_cls(cls) -> type:
+        """State of Model Runner V2 (CUDA).
+
+        Source: vLLM 0.32, ``vllm/v1/worker/gpu/model_states/__init__.py``.
+        """
+        from voxnative.engine.model_state import SpeechModelState
+
+        return SpeechModelState
+
+    @classmethod
     def get_placeholder_str(cls, modality: str, i: int) -> str | None:
         """Raw text prompts hold no audio placeholder; ids are built by ``voxnative.prompt``."""
         return None
@@ -98,7 +108,11 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
         if multimodal_embeddings:
             assert is_multimodal is not None
             rows = torch.cat(list(multimodal_embeddings))[:, : config.lm.hidden_size]
-            embeds[is_multimodal.to(embeds.device)] = rows.to(embeds.dtype)
+            # The mask lies on the host: its indices travel without the device being waited for.
+            index = is_multimodal.nonzero().squeeze(1)
+            if embeds.is_cuda:
+                index = index.pin_memory().to(embeds.device, non_blocking=True)
+            embeds.index_copy_(0, index.to(embeds.device), rows.to(embeds.dtype))
         return embeds
 
     def forward(

@@ -61,7 +61,15 @@ class PagedSelfAttention(nn.Module):
         qkv, _ = self.qkv_proj(hidden)
         n = hidden.shape[0]
         kv_size = self.n_kv_heads * self.head_dim
-        q, k, v = qkv.split([self.n_heads * self.head_dim, kv_size, kv_size], dim=-1)
+        sizes = [self.n_heads * self.head_dim, kv_size, kv_size]
+        if qkv.is_cuda:
+            if rope is not None:
+                from voxnative.nn.rope_kernel import rotate_in_place
+
+                rotate_in_place(qkv, *rope, self.n_heads + self.n_kv_heads, self.head_dim)
+            out, _ = self.o_proj(self.attn(*qkv.split(sizes, dim=-1)))
+            return out
+        q, k, v = qkv.split(sizes, dim=-1)
         if rope is not None:
             cos, sin = rope
             q = apply_rope(q.view(n, self.n_heads, self.head_dim), cos, sin).flatten(1)
@@ -110,10 +118,22 @@ class PagedDecoderLayer(nn.Module):
         self.mlp = GatedMLP(config, vllm_config, f"{prefix}.mlp")
 
     def forward(
-        self, hidden: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor] | None
-    ) -> torch.Tensor:
-        hidden = hidden + self.branch_scale * self.self_attn(self.input_layernorm(hidden), rope)
-        return hidden + self.branch_scale * self.mlp(self.post_attention_layernorm(hidden))
+        self,
+        hidden: torch.Tensor,
+        residual: torch.Tensor,
+        rope: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Branch that is not added yet and the stream before it -> the same behind the layer.
+
+        The addition belongs to the next norm, which vLLM runs as one kernel with it.
+        """
+        normed, residual = self.input_layernorm(hidden, residual)
+        hidden = self._scaled(self.self_attn(normed, rope))
+        normed, residual = self.post_attention_layernorm(hidden, residual)
+        return self._scaled(self.mlp(normed)), residual
+
+    def _scaled(self, branch: torch.Tensor) -> torch.Tensor:
+        return branch if self.branch_scale == 1.0 else self.branch_scale * branch
 
 
 class PagedLM(nn.Module):
@@ -158,6 +178,9 @@ class PagedLM(nn.Module):
         rope = None
         if self.cos is not None and self.sin is not None:
             rope = self.cos[positions], self.sin[positions]
+        # The norms add in place: the caller's embeddings must stay what they are.
+        hidden, residual = torch.zeros_like(hidden), hidden.clone()
         for layer in self.layers:
-            hidden = layer(hidden, rope)
-        return self.norm(hidden)
+            hidden, residual = layer(hidden, residual, rope)
+        hidden, _ = self.norm(hidden, residual)
+        return hidden

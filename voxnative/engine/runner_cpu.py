@@ -39,7 +39,8 @@ class SpeechCPUModelRunner(CPUModelRunner):
         model = self.model
         assert isinstance(model, VoxCPM2ForSpeech)
         self.speech = model.speech
-        if SpeechOptions.from_additional_config(self.vllm_config.additional_config).compile_solver:
+        options = SpeechOptions.from_additional_config(self.vllm_config.additional_config)
+        if options.compile_solver:
             self.speech.feat_decoder.estimator.compile(dynamic=True)
         self.states = RequestStates(
             model.config,

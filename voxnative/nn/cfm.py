@@ -8,6 +8,7 @@ Models" (arXiv 2503.18886).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -76,21 +77,34 @@ def solve(
     B, _, _ = noise.shape
     mu_pair = torch.cat((mu, torch.zeros_like(mu)))
     cond_pair = torch.cat((cond, cond))
-    n_points = grid.shape[0]
-    n_standing = max(1, int(n_points * _ZERO_VELOCITY_SHARE))
-
-    x, t, dt = noise, grid[0], grid[0] - grid[1]
-    for step in range(1, n_points):
-        if step > n_standing:
+    x = noise
+    for t, dt, stands_still in euler_times(grid):
+        if not stands_still:
             t_pair = t.expand(2 * B)
             dt_pair = dt.expand(2 * B) if mean_mode else torch.zeros_like(t_pair)
             v = velocity(torch.cat((x, x)), mu_pair, t_pair, dt_pair, cond_pair).to(x.dtype)
             conditional, unconditional = v.chunk(2)
             x = x - dt * guide(conditional, unconditional, cfg)
+    return x
+
+
+def euler_times(grid: Tensor) -> Iterator[tuple[Tensor, Tensor, bool]]:
+    """Time, length and whether the velocity is taken as zero, for each step along a grid.
+
+    Args:
+        grid: descending flow times [n + 1], see `sway_grid`.
+
+    Yields:
+        t [], dt [], and True where the state stands still (the first step at least).
+    """
+    n_points = grid.shape[0]
+    n_standing = max(1, int(n_points * _ZERO_VELOCITY_SHARE))
+    t, dt = grid[0], grid[0] - grid[1]
+    for step in range(1, n_points):
+        yield t, dt, step <= n_standing
         t = t - dt  # accumulated as the reference does: grid[step] only up to rounding
         if step + 1 < n_points:
             dt = t - grid[step + 1]
-    return x
 
 
 def guide(conditional: Tensor, unconditional: Tensor, cfg: Tensor) -> Tensor:

@@ -72,17 +72,18 @@ class LocalDiT(nn.Module):
 
     def velocity(self, x: Tensor, mu: Tensor, time: Tensor, cond: Tensor) -> Tensor:
         """As `forward`, with the time embedding [B, H_dit] already made."""
-        B, P, _ = x.shape
         dtype = self.in_proj.weight.dtype
-        tokens = torch.cat(
-            (
-                mu.to(dtype).view(B, N_MU_TOKENS, self.hidden_size),
-                time.unsqueeze(1),
-                self.cond_proj(cond.to(dtype)),
-                self.in_proj(x.to(dtype)),
-            ),
-            dim=1,
-        )  # [B, 2 + 1 + P + P, H_dit]
+        mu_tokens = mu.to(dtype).view(x.shape[0], N_MU_TOKENS, self.hidden_size)
+        cond_tokens = self.cond_proj(cond.to(dtype))
+        return self.denoise(self.in_proj(x.to(dtype)), mu_tokens, time, cond_tokens)
+
+    def denoise(
+        self, x_tokens: Tensor, mu_tokens: Tensor, time: Tensor, cond_tokens: Tensor
+    ) -> Tensor:
+        """As `velocity`, of tokens: [B, P, H], [B, 2, H], [B or 1, H], [B, P, H]."""
+        B, P, H = x_tokens.shape
+        times = time.unsqueeze(1).expand(B, 1, H)
+        tokens = torch.cat((mu_tokens, times, cond_tokens, x_tokens), dim=1)  # [B, 2 + 1 + 2P, H]
         return self.out_proj(self.decoder(tokens)[:, -P:])
 
 

@@ -1,0 +1,1 @@
+"""Empty: the peer imports librosa to read recordings, which no measurement gives it."""

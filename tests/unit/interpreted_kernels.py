@@ -1,0 +1,106 @@
+"""The Triton kernels against plain torch, on the CPU; run with TRITON_INTERPRET=1.
+
+`test_nn_fused.py` runs this file in a process of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from voxnative.config import LMConfig
+from voxnative.nn import fused_kernels
+from voxnative.nn.blocks import TransformerStack
+from voxnative.nn.fused import FusedStack
+from voxnative.nn.local_kernels import Tile, skinny_linear
+from voxnative.nn.rope import apply_rope, rope_tables
+from voxnative.nn.rope_kernel import rotate_in_place
+
+CONFIG = LMConfig(
+    hidden_size=80,
+    intermediate_size=144,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    vocab_size=0,
+    rms_norm_eps=1e-5,
+    rope_theta=10_000.0,
+    rope_short_factor=tuple(1.0 + 0.05 * i for i in range(16)),
+    rope_long_factor=(1.0,) * 16,
+    rope_original_max_position=1024,
+    max_position_embeddings=1024,
+    use_mup=True,
+    scale_emb=1.0,
+    dim_model_base=256,
+    scale_depth=1.0,
+    bos_token_id=1,
+    eos_token_id=2,
+    no_rope=False,
+)
+
+
+@pytest.fixture(scope="module")
+def stack() -> TransformerStack:
+    torch.manual_seed(0)
+    stack = TransformerStack(CONFIG, n_positions=11).requires_grad_(False)
+    for name, parameter in stack.named_parameters():
+        if name.endswith("layernorm.weight"):
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return stack
+
+
+def largest(x: Tensor, y: Tensor) -> float:
+    return float((x - y).abs().max() / y.abs().max())
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["few rows", "many rows"])
+def test_kernels_give_the_same(
+    few: bool, stack: TransformerStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_kernels, "MAX_SKINNY_ROWS", 128 if few else 0)
+    x = torch.randn(2, 11, stack.norm.weight.shape[0])
+    assert largest(FusedStack(stack, kernels=True)(x), stack(x)) < 1e-5
+
+
+def test_kernels_without_positions(stack: TransformerStack) -> None:
+    blind = copy.copy(stack)
+    blind.__dict__ = {**stack.__dict__, "_buffers": {"cos": None, "sin": None}}
+    x = torch.randn(2, 5, stack.norm.weight.shape[0])
+    assert largest(FusedStack(blind, kernels=True)(x), blind(x)) < 1e-5
+    assert largest(blind(x), stack(x)) > 1e-3
+
+
+@pytest.mark.parametrize("n_rows", [1, 17, 64, 70])
+def test_skinny_products_of_any_number_of_rows(n_rows: int) -> None:
+    """Sizes that no tile divides; more rows than one program holds."""
+    generator = torch.Generator().manual_seed(n_rows)
+    x = torch.randn(n_rows, 72, generator=generator)
+    weight = torch.randn(2 * 40, 72, generator=generator)
+    gain = torch.randn(72, generator=generator)
+    residual = torch.randn(n_rows, 80, generator=generator)
+    tile = Tile(n=16, k=32)
+    normed = x * torch.rsqrt(x.square().mean(1, keepdim=True) + 1e-5) * gain
+
+    got = skinny_linear(x, weight, tile, residual=residual, branch_scale=0.5)
+    assert largest(got, residual + 0.5 * x @ weight.t()) < 1e-5
+    got = skinny_linear(x, weight, tile, gain=gain, eps=1e-5, gated=True)
+    gate, up = (normed @ weight.t()).chunk(2, dim=1)
+    assert largest(got, torch.nn.functional.silu(gate) * up) < 1e-5
+
+
+def test_rotation_in_place_leaves_values_alone() -> None:
+    cos, sin = rope_tables(CONFIG, 40)
+    positions = torch.tensor([0, 7, 39])
+    hd = CONFIG.head_dim
+    qkv = torch.randn(3, 5 * hd)  # 3 rotated heads, 2 that stay
+    heads = qkv.clone().view(3, 5, hd)
+    expected = torch.cat(
+        (apply_rope(heads[:, :3], cos[positions], sin[positions]), heads[:, 3:]), 1
+    )
+    rotate_in_place(qkv, cos[positions], sin[positions], 3, hd)
+    assert (qkv.view(3, 5, hd) - expected).abs().max() < 1e-6
+    assert torch.equal(qkv.view(3, 5, hd)[:, 3:], heads[:, 3:])

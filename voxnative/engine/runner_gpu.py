@@ -1,0 +1,87 @@
+"""Model Runner V2 (CUDA) with the side path behind sampling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tqdm import tqdm
+from vllm.config import VllmConfig
+from vllm.logger import init_logger
+from vllm.utils.mem_utils import format_gib
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.outputs import AsyncModelRunnerOutput
+from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+from voxnative.engine.model_state import SpeechModelState
+from voxnative.engine.speech_output import AsyncSpeechOutput
+from voxnative.side_path import SidePath
+
+# As a child of vLLM's logger: it is configured there, and its level is the user's.
+logger = init_logger("vllm.voxnative.runner_gpu")
+
+
+class SpeechGPUModelRunner(GPUModelRunner):
+    """Stock runner plus: park preempted requests, queue the side path, emit its samples.
+
+    Source: vLLM 0.32, ``vllm/v1/worker/gpu/model_runner.py`` (``finish_requests``,
+    ``profile_run``, ``sample_tokens``).
+    """
+
+    model_state: SpeechModelState
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        super().__init__(vllm_config, device)
+        self.side_path_graph_bytes = 0
+
+    @property
+    def states(self) -> SidePath:
+        """What holds the requests' state, as the CPU runner calls it."""
+        return self.model_state.side_path
+
+    def finish_requests(self, scheduler_output: SchedulerOutput) -> None:
+        """Tell a preemption, which keeps a request's state, from its end."""
+        finished = scheduler_output.finished_req_ids
+        for request_id in (scheduler_output.preempted_req_ids or set()) - finished:
+            self.model_state.park_request(request_id)
+        for request_id in finished:
+            self.model_state.end_request(request_id)
+        super().finish_requests(scheduler_output)
+
+    @torch.inference_mode()
+    def profile_run(self, *args: Any, **kwargs: Any) -> None:
+        """Profile as stock, and capture the side path's graphs while memory is measured.
+
+        They do not depend on the KV cache, so that they can be made before it is sized and
+        `gpu_memory_utilization` accounts for them.
+        """
+        super().profile_run(*args, **kwargs)
+        if not self.model_config.enforce_eager and not self.side_path_graph_bytes:
+            self._capture_side_path()
+
+    def _capture_side_path(self) -> None:
+        side_path = self.model_state.side_path
+        with tqdm(desc="Capturing side path graphs", unit="graph") as bar:
+
+            def on_bucket(name: str, bucket: int) -> None:
+                bar.set_postfix_str(f"{name}, batch {bucket}")
+                bar.update()
+
+            self.side_path_graph_bytes = max(1, side_path.capture(on_bucket))
+        logger.info(
+            "Side path: state %s GiB for %d requests, graphs %s GiB for batches of %s",
+            format_gib(side_path.state.n_bytes()),
+            self.max_num_reqs,
+            format_gib(self.side_path_graph_bytes),
+            ", ".join(map(str, side_path.buckets)),
+        )
+
+    @torch.inference_mode()
+    def sample_tokens(self, grammar_output: GrammarOutput | None) -> Any:
+        """Sample "continue" or "stop", then queue the patch of every request that sampled."""
+        executed = self.execute_model_state
+        output = super().sample_tokens(grammar_output)
+        if executed is None or not isinstance(output, AsyncModelRunnerOutput):
+            return output
+        samples = self.model_state.speak(executed.input_batch, executed.hidden_states)
+        return AsyncSpeechOutput(output, samples, self.model_state.side_path.deliver)
