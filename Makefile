@@ -49,7 +49,7 @@ browser:
 		$$as_root apt-get -qq install -y chromium chromium-driver >/dev/null; }
 
 test: $(TESTING) $(PAGE) browser
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 check: $(TESTING)
 	$(BIN)/ruff check

@@ -1,8 +1,7 @@
 """Shared fixtures: the shipped checkpoint, its config and tokenizer, short recordings.
 
 Every test carries the marker of its folder (unit, parity, e2e, perf), and the tiers run in that
-order, so that a broken network fails before an engine starts. With two workers (`make test`) the
-tests that share a server run on one, those that share engines on the other, and the rest follows.
+order, so that a broken network fails before an engine starts (two_workers.py has another order).
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ if TYPE_CHECKING:
     from voxnative.config import VoxConfig
     from voxnative.tokenizer import TextTokenizer
 
-pytest_plugins = ["tests.engines", "tests.helpers.runtime"]
+pytest_plugins = ["tests.engines", "tests.helpers.runtime", "tests.two_workers"]
 
 REPO = Path(__file__).resolve().parent.parent
 TIERS = ("unit", "parity", "e2e", "perf")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
     tier_of = {}
@@ -34,9 +32,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier_of[item] = TIERS.index(folder) if folder in TIERS else len(TIERS)
         if folder in TIERS:
             item.add_marker(folder)
-        if folder in ("e2e", "perf"):
-            serves = "serve" in item.path.stem  # test_serve_*.py, test_vllm_serve.py, ...
-            item.add_marker(pytest.mark.xdist_group("server" if serves else "engine"))
     items.sort(key=tier_of.__getitem__)
 
 

@@ -71,7 +71,7 @@ def test_make_demo_speaks(readme: str, repo: Path) -> None:
 def test_make_test_runs_the_whole_suite_and_ci_calls_exactly_that(repo: Path) -> None:
     # This very test runs inside `make test`, so its recipe is only read.
     recipe = make(repo, "-n", "test").splitlines()
-    assert recipe[-1] == ".venv/bin/python -m pytest -n 2 --dist loadgroup"
+    assert recipe[-1] == ".venv/bin/python -m pytest -n 2"
     assert (repo / ".ci/run").read_text().splitlines()[-1] == "exec make test"
 
 

@@ -1,0 +1,27 @@
+"""How two workers of pytest-xdist share the tests (`make test`).
+
+The tests that share a server go to one worker, those that share engines to the other, so that
+none is started twice; every other test goes to whichever worker is free.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+
+class ByEngine(LoadScopeScheduling):
+    """Scopes are the two groups, and each other test by itself; the largest go first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(("tests/e2e/", "tests/perf/")):
+            file = nodeid.partition("::")[0]
+            return "server" if "serve" in file else "engine"  # test_serve_*.py, test_vllm_serve.py
+        return nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByEngine:
+    return ByEngine(config, log)
