@@ -1,4 +1,4 @@
-"""The command line: `voxnative say TEXT`, `info MODEL`, `serve MODEL` and `demo MODEL`.
+"""The command line: `voxnative say TEXT`, `info MODEL`, `serve MODEL`, `demo MODEL` and `bench`.
 
 Standard output carries the result alone (the closing line, or the WAV itself with `-o -`);
 progress, errors and everything that libraries print go to standard error. Exit codes: 0 done,
@@ -46,6 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from voxnative.serving.demo import main as demo
 
         return demo(arguments[1:])
+    if arguments[:1] == ["bench"]:
+        from voxnative.bench.command import main as bench
+
+        return bench(arguments[1:])
     args = _parser().parse_args(arguments)
     # A user who set vLLM's log level wants to read the log.
     verbose = args.verbose or LOG_LEVEL in os.environ
@@ -190,7 +194,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="voxnative", description="VoxCPM2 text-to-speech on vLLM.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {voxnative.__version__}")
-    metavar = "say | info | serve | demo"
+    metavar = "say | info | serve | demo | bench"
     commands = parser.add_subparsers(title="commands", required=True, metavar=metavar)
     model = "checkpoint directory or Hugging Face id (default: the checkpoint that ships)"
 
@@ -227,6 +231,7 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("serve", help="serve POST /v1/audio/speech; see voxnative serve --help")
     commands.add_parser("demo", help="a page to try it in a browser; see voxnative demo --help")
+    commands.add_parser("bench", help="measure speed and quality; see voxnative bench --help")
     return parser
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 from engines import ENGINES, Speech, Timing
-from recognise import Recogniser, WordErrors, word_error_rate
 from reference_model import build_vae
 from safetensors.torch import load_file
 from shards import read_shard, shard_indices, shard_path
 from tqdm import tqdm
+
+from voxnative.bench.naturalness import Dnsmos
+from voxnative.bench.recognise import Recogniser, WordErrors, word_error_rate
 
 N_TIMED = 10
 # English is spoken at 12 to 18 characters a second; half the time that takes is too short.
@@ -67,18 +69,9 @@ def word_errors(
 
 def dnsmos(speech: dict[int, Speech]) -> float:
     """Mean overall DNSMOS (P.835), 16 kHz."""
-    import soxr
-    from speechmos import dnsmos as model
-
-    scores = []
-    for spoken in tqdm(speech.values(), desc="dnsmos", mininterval=5):
-        samples = (
-            soxr.resample(spoken.samples, spoken.rate_hz, 16000)
-            if spoken.rate_hz != 16000
-            else spoken.samples
-        )
-        scores.append(float(model.run(np.clip(samples, -1, 1), 16000)["ovrl_mos"]))
-    return statistics.mean(scores)
+    model = Dnsmos()
+    bar = tqdm(speech.values(), desc="dnsmos", mininterval=5)
+    return statistics.mean(model.overall(spoken.samples, spoken.rate_hz) for spoken in bar)
 
 
 def speak_all(engine, texts: list[str]) -> dict[int, Speech]:

@@ -28,7 +28,7 @@ def project(repo: Path) -> dict:
 def locks(repo: Path) -> dict[str, dict[str, str]]:
     """Name -> version, for each lock."""
     found: dict[str, dict[str, str]] = {}
-    for name in ("cpu", "test"):
+    for name in ("cpu", "test", "bench"):
         lines = (repo / f"requirements/{name}.lock").read_text().splitlines()
         pins = [line for line in lines if not line.startswith("#")]
         assert all(re.fullmatch(r"[a-z0-9.-]+==[\w.+]+", pin) for pin in pins)
@@ -67,6 +67,7 @@ def test_the_locks_meet_the_metadata(project: dict, locks: dict[str, dict[str, s
     extras = project["optional-dependencies"]
     assert unmet(project["dependencies"] + extras["cpu"], locks["cpu"]) == []
     assert unmet(extras["test"], locks["cpu"] | locks["test"]) == []
+    assert unmet(extras["bench"], locks["cpu"] | locks["bench"]) == []
 
 
 def test_the_locks_do_not_overlap_and_leave_the_companions_out(
@@ -74,6 +75,7 @@ def test_the_locks_do_not_overlap_and_leave_the_companions_out(
 ) -> None:
     assert not locks["cpu"].keys() & locks["test"].keys()
     assert not COMPANIONS & (locks["cpu"].keys() | locks["test"].keys())
+    assert locks["bench"].items() <= locks["test"].items()  # the tests run the benchmark
 
 
 def test_the_environment_is_the_locked_one(locks: dict[str, dict[str, str]]) -> None:
@@ -95,5 +97,6 @@ def test_the_wheel_carries_the_checkpoint(repo: Path, tmp_path: Path) -> None:
     expected = [path.relative_to(repo) for path in (repo / "voxnative/checkpoints").rglob("*")]
     files = {str(path) for path in expected if (repo / path).is_file()}
     assert "voxnative/checkpoints/tiny/model.safetensors" in files
+    files |= {"voxnative/bench/data/seed_tts_small/en/meta.lst"}
     files |= {"voxnative/py.typed", "voxnative/engine/model.py", "voxnative/serving/demo_player.js"}
     assert files <= inside

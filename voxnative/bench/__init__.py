@@ -1,0 +1,1 @@
+"""Speed and quality by one command: ``voxnative bench``; `definitions.py` says what is measured."""

@@ -1,0 +1,1 @@
+"""Other engines on the same texts, seeds and machine."""
