@@ -35,6 +35,8 @@ OPENAI_VOICES = (
     *("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer"),
     *("verse", "marin", "cedar"),
 )
+# Clients of other servers for this model send this for "no voice in particular".
+NO_VOICE = "default"
 MAX_VOICES = 1000
 
 _ID = re.compile(r"voice_[0-9a-f]{24}")
@@ -44,7 +46,7 @@ _NAMES = "1 to 64 letters, digits, spaces and . ' - _, that is no voice's id"
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """What speaks under a name: a seed, or a recording.
+    """What speaks under a name: a seed, a recording, or neither ("default").
 
     Attributes:
         id: of a registered voice, or the built-in name.
@@ -129,6 +131,8 @@ class VoiceStore:
                 return Voice(info.id, info.name, None, samples, rate, info.transcript)
         if name_or_id in OPENAI_VOICES:
             return Voice(name_or_id, name_or_id, seed=builtin_seed(name_or_id))
+        if name_or_id == NO_VOICE:
+            return Voice(NO_VOICE, NO_VOICE)
         raise ParameterError(field, name_or_id, "a voice that /v1/audio/voices lists")
 
     async def register(

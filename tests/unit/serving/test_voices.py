@@ -257,6 +257,12 @@ def test_openais_names_have_seeds_that_never_change(store: VoiceStore) -> None:
     assert store.names() == [(name, name) for name in OPENAI_VOICES]
 
 
+def test_default_is_no_voice_in_particular(store: VoiceStore) -> None:
+    found = store.resolve("default")
+    assert (found.seed, found.recording) == (None, None)
+    assert "default" not in dict(store.names())
+
+
 def test_a_registered_voice_takes_a_name_of_openai_over(store: VoiceStore) -> None:
     info = register(store, "alloy", speech(2.0))
     assert store.resolve("alloy").id == info.id
