@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shards import read_shard, shard_indices, shard_path
+from shards import FINISHED, read_shard, shard_indices, shard_path
 
 
 class AudioPool:
@@ -47,12 +47,19 @@ class AudioPool:
             self._n += len(samples)
         self._n_valid.fill_(self._n)
 
-    def wait_for(self, hours: float, poll_s: float = 2.0) -> None:
-        """Block until the pool holds `hours` of audio (or is full)."""
-        self.refresh()
-        while self.hours < hours and self._n < len(self._samples):
-            time.sleep(poll_s)
+    def wait_for(self, hours: float, stop_at: float, poll_s: float = 1.0) -> bool:
+        """Wait until the pool holds `hours` of audio, is full, or the teacher has finished.
+
+        Returns:
+            False if the time `stop_at` (monotonic) came first, or the teacher read nothing.
+        """
+        while time.monotonic() < stop_at:
+            finished = (self._folder.parent / FINISHED).exists()
             self.refresh()
+            if self.hours >= hours or self._n == len(self._samples) or finished:
+                return self._n > 0
+            time.sleep(poll_s)
+        return False
 
     def draw(self, batch: int, n_samples: int) -> torch.Tensor:
         """Draw random segments, float32 [batch, 1, n_samples] in -1..1; a CUDA graph may do it."""

@@ -30,8 +30,6 @@ class Timing:
 class VoxNativeEngine:
     """voxnative's offline API: requests share batches; timings are one request at a time."""
 
-    batch = 32
-
     def __init__(self, checkpoint: Path, settings):
         from voxnative import VoxNative
 
@@ -62,7 +60,6 @@ class VoxNativeEngine:
 class ReferenceEngine:
     """voxcpm 2.0.3 on the CPU, one text after the other."""
 
-    batch = 1
     max_ratio, max_offset = 6, 10  # the reference's length cap: 6 * text tokens + 10 patches
 
     def __init__(self, checkpoint: Path, settings):

@@ -2,6 +2,7 @@
 
 Writes `evaluation-ENGINE.json` beside the other results: word error rates (checkpoint, teacher,
 VAE reconstruction of the teacher), runaways and early stops, DNSMOS, speed and size.
+`speak` makes the speech, here or before, perhaps elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import statistics
 from pathlib import Path
 
 import numpy as np
-from engines import ENGINES, Speech, Timing
+import speak
+from engines import Speech, Timing
 from reference_model import build_vae
 from safetensors.torch import load_file
 from shards import read_shard, shard_indices, shard_path
@@ -20,7 +22,6 @@ from tqdm import tqdm
 from voxnative.bench.naturalness import Dnsmos
 from voxnative.bench.recognise import Recogniser, WordErrors, word_error_rate
 
-N_TIMED = 10
 # English is spoken at 12 to 18 characters a second; half the time that takes is too short.
 EARLY_S_PER_CHARACTER = 0.033
 
@@ -74,17 +75,6 @@ def dnsmos(speech: dict[int, Speech]) -> float:
     return statistics.mean(model.overall(spoken.samples, spoken.rate_hz) for spoken in bar)
 
 
-def speak_all(engine, texts: list[str]) -> dict[int, Speech]:
-    """Speak every text, a batch at a time."""
-    speech: dict[int, Speech] = {}
-    with tqdm(total=len(texts), desc="speak", mininterval=5) as bar:
-        for start in range(0, len(texts), engine.batch):
-            group = engine.speak(texts[start : start + engine.batch])
-            speech |= dict(enumerate(group, start))
-            bar.update(len(group))
-    return speech
-
-
 def speed(timings: list[Timing]) -> dict:
     """Medians of real-time factor and first audio."""
     return {
@@ -96,14 +86,9 @@ def speed(timings: list[Timing]) -> dict:
 def run(settings, work: Path, checkpoint: Path, engine: str) -> dict:
     """Measure `checkpoint` through `engine` and write `WORK/evaluation-ENGINE.json`."""
     e = settings.evaluate
-    texts = (work / "corpus" / "heldout.txt").read_text().splitlines()[: max(e.n_stop, e.n_wer)]
-    speaker = ENGINES[engine](checkpoint, settings)
-    try:
-        speaker.time_one(texts[0])  # warm
-        timings = [speaker.time_one(text) for text in texts[:N_TIMED]]
-        speech = speak_all(speaker, texts)
-    finally:
-        speaker.close()
+    texts = (work / "corpus" / "heldout.txt").read_text().splitlines()
+    speak.run(settings, work, checkpoint, engine)
+    timings, speech = speak.load(work / f"spoken-{engine}")
 
     recogniser = Recogniser(e.n_threads)
     heard = {line: spoken for line, spoken in speech.items() if line < e.n_wer}

@@ -1,8 +1,9 @@
-"""Command line of the recipe: `python run.py STEP --config full.toml --work DIR`.
+"""Command line of the recipe: `python run.py STEP [STEP ...] --config full.toml --work DIR`.
 
-Steps, in order: corpus, teach, train_vae, train_tts, export, evaluate. Each resumes where it
-was cut and does nothing where its result exists. `overlap` runs teach, train_vae and
-train_tts side by side on one machine, each waiting for what it needs.
+Steps, in order: corpus, teach, train_vae, train_tts, export, speak, evaluate. Each resumes where
+it was cut and does nothing where its result exists. `overlap` runs teach, train_vae and
+train_tts side by side on one machine, each waiting for what it needs; `probe` says how good the
+VAE is while it still learns.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ import importlib
 import json
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from settings import load_settings
+from settings import Settings, load_settings
 
-STEPS = ("corpus", "teach", "train_vae", "train_tts", "export", "evaluate", "overlap")
+STEPS = ("corpus", "teach", "train_vae", "train_tts", "export", "speak", "evaluate")
+BESIDE = ("overlap", "probe")
 
 
 def parse_overrides(pairs: list[str]) -> dict[str, dict]:
     """Turn `table.key=value` (value in TOML) into nested dictionaries."""
-    import tomllib
-
     tables: dict[str, dict] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
@@ -34,17 +35,16 @@ def parse_overrides(pairs: list[str]) -> dict[str, dict]:
     return tables
 
 
-def main(argv: list[str] | None = None) -> dict:
-    """Run one step and return (and print) its summary."""
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=STEPS)
-    parser.add_argument("--config", type=Path, required=True, help="TOML file (full.toml, ci.toml)")
-    parser.add_argument(
-        "--work", type=Path, required=True, help="folder for everything the recipe writes"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("steps", nargs="+", choices=STEPS + BESIDE, metavar="STEP", help=", ".join(STEPS + BESIDE))
+    add("--config", type=Path, required=True, help="TOML file (full.toml, ci.toml)")
+    add("--work", type=Path, required=True, help="folder for everything the recipe writes")
+    add(
         "--set",
         dest="overrides",
         action="append",
@@ -52,38 +52,48 @@ def main(argv: list[str] | None = None) -> dict:
         metavar="TABLE.KEY=VALUE",
         help="override one value",
     )
-    parser.add_argument(
-        "--deadline-s",
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--deadline-s", type=float, default=0, help="save and stop a training after so many seconds"
+    )
+    limit.add_argument(
+        "--finish-s",
         type=float,
         default=0,
-        help="save and stop a training after this many seconds (0: when done)",
+        help="shorten the trainings so that they are done after so many seconds",
     )
-    parser.add_argument(
+    add(
         "--engine",
         choices=("voxnative", "reference"),
         default="voxnative",
-        help="what `evaluate` speaks through",
+        help="what the checkpoint speaks through",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help="checkpoint folder of export and evaluate (default: WORK/checkpoint)",
-    )
-    args = parser.parse_args(argv)
-    settings = load_settings(args.config, parse_overrides(args.overrides))
-    step = importlib.import_module(args.step)
+    add("--out", type=Path, help="checkpoint folder after training (default: WORK/checkpoint)")
+    return parser
+
+
+def run_step(name: str, settings: Settings, args: argparse.Namespace, started: float) -> dict:
+    """Run one step with the options it takes; time limits count from `started` (monotonic)."""
     options = {}
-    if args.step in ("train_vae", "train_tts", "overlap"):
-        options["stop_at"] = time.monotonic() + (args.deadline_s or 1e9)
-    if args.step in ("export", "evaluate"):
+    if name in ("train_vae", "train_tts", "overlap"):
+        options["stop_at"] = started + (args.deadline_s or args.finish_s or 1e9)
+        options["finish"] = args.finish_s > 0
+    if name in ("export", "speak", "evaluate"):
         options["checkpoint"] = args.out or args.work / "checkpoint"
-    if args.step == "evaluate":
+    if name in ("speak", "evaluate"):
         options["engine"] = args.engine
-    if args.step == "overlap":
+    if name == "overlap":
         options["config"], options["overrides"] = args.config, args.overrides
-    summary = step.run(settings, args.work, **options)
-    print(json.dumps({args.step: summary}, indent=1))
-    return summary
+    return importlib.import_module(name).run(settings, args.work, **options)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the steps and print each one's summary as JSON."""
+    started = time.monotonic()
+    args = make_parser().parse_args(argv)
+    settings = load_settings(args.config, parse_overrides(args.overrides))
+    for name in args.steps:
+        print(json.dumps({name: run_step(name, settings, args, started)}, indent=1), flush=True)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ class Teacher:
     lines_per_shard: int
     rms: float  # loudness every utterance is scaled to
     edge_silence_s: float  # silence kept before and after the speech
+    hours: float  # of speech that one call of the step adds; 0: the whole corpus
     time_limit_s: float  # stop starting new shards after this long; 0: no limit
 
 
@@ -60,7 +61,7 @@ class Vae:
     latent_noise: float  # sigma is drawn from U(0, latent_noise)
     discriminator_width: int
     pool_hours: float  # audio held on the device
-    wait_hours: float  # audio that must exist before training starts
+    wait_hours: float  # audio that must exist before training starts (or a teacher that is done)
     device: str
     seed: int
 
@@ -95,7 +96,6 @@ class Tts:
     stop_weight: float
     phoneme_weight: float
     ema_decay: float
-    bfloat16: bool  # autocast; the VAE is always trained in float32 (TF32)
     device: str
     seed: int
 

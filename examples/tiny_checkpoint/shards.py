@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 LABEL_RATE_HZ = 100  # phoneme labels are stored every 10 ms
+FINISHED = "finished"  # file in the folder above the shards: the teacher reads no more for now
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy.signal import resample_poly
-from shards import LABEL_RATE_HZ, Clip, shard_indices, shard_path, write_shard
+from shards import FINISHED, LABEL_RATE_HZ, Clip, shard_indices, shard_path, write_shard
 from teachers import Line, Spoken, make_teacher
 from tqdm import tqdm
 
@@ -64,14 +64,15 @@ def pending_shards(folder: Path, n_lines: int, lines_per_shard: int) -> list[int
 
 
 def read_shards(settings, jobs: Iterable[tuple[Path, int, list[Line]]], stop_at: float) -> None:
-    """Read the given shards one after the other until `stop_at` (monotonic seconds)."""
+    """Read the given shards until `stop_at` (monotonic) or the process's share of the hours."""
     import torch
 
     torch.set_num_threads(1)
     teacher = make_teacher(settings)
     t = settings.teacher
+    wanted_s = (t.hours or 1e9) * 3600 / t.n_processes  # of this process
     for folder, index, lines in jobs:
-        if time.monotonic() > stop_at:
+        if time.monotonic() > stop_at or wanted_s <= 0:
             return
         clips = []
         for line, spoken in zip(lines, teacher.say(lines), strict=True):
@@ -84,6 +85,7 @@ def read_shards(settings, jobs: Iterable[tuple[Path, int, list[Line]]], stop_at:
             except ValueError as error:
                 print(f"skipped: {error}", flush=True)
         write_shard(shard_path(folder, index), clips)
+        wanted_s -= sum(len(clip.samples) for clip in clips) / settings.vae.sample_rate_hz
 
 
 def _worker(settings, jobs, stop_at) -> None:
@@ -105,6 +107,8 @@ def run(settings, work: Path) -> dict:
         folder = work / "speech" / part
         for i in pending_shards(folder, len(lines), t.lines_per_shard):
             jobs.append((folder, i, lines[i * t.lines_per_shard : (i + 1) * t.lines_per_shard]))
+    finished = work / "speech" / FINISHED
+    finished.unlink(missing_ok=True)
     stop_at = time.monotonic() + (t.time_limit_s or 1e9)
     if t.n_processes == 1:
         read_shards(settings, tqdm(jobs, desc="teach", unit="shard"), stop_at)
@@ -124,4 +128,6 @@ def run(settings, work: Path) -> dict:
             raise RuntimeError(
                 f"{len(failed)} of {len(workers)} teacher processes failed (exit codes {failed})"
             )
+    finished.parent.mkdir(parents=True, exist_ok=True)
+    finished.touch()
     return {part: len(shard_indices(work / "speech" / part)) for part in ("heldout", "train")}

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 from buckets import Bucket, make_buckets
-from budget import Budget, cosine
+from budget import Budget, Termination, cosine
 from graphed import GraphedStep
 from journal import EVERY_S, Journal
-from latents import encode_missing_shards, load_training_set
+from latents import TrainingSet, encode_missing_shards, load_training_set
 from optimiser import MovingAverage, load_optimiser, make_adamw, set_rate
 from reference_model import build_tts, build_vae
 from torch import nn
-from train_vae import save
+from training_files import save
 from tts_loss import PhonemeHead, add_dropout, tts_losses
 
 SAVE_EVERY_S = 60.0
@@ -45,11 +45,7 @@ class TtsTrainer:
     def step(self, bucket: Bucket) -> dict[str, torch.Tensor]:
         """One optimiser step on a fresh batch of `bucket`."""
         t = self.settings
-        # Graph capture forbids autocast's cache of cast weights.
-        with torch.autocast(
-            self.device.type, torch.bfloat16, enabled=t.bfloat16, cache_enabled=False
-        ):
-            losses = tts_losses(self.model, self.head, bucket.draw(), t, t.dit_positions)
+        losses = tts_losses(self.model, self.head, bucket.draw(), t, t.dit_positions)
         total = (
             losses["diffusion"]
             + t.stop_weight * losses["stop"]
@@ -79,12 +75,10 @@ class TtsTrainer:
         load_optimiser(self.optimiser, state["optimiser"])
 
 
-def save_state(folder: Path, trainer: TtsTrainer, spent_s: float, n_steps: int) -> None:
+def save_state(folder: Path, trainer: TtsTrainer, budget: Budget) -> None:
     """Write `state.pt` and `average.pt`."""
-    save(
-        folder / "state.pt",
-        {"spent_s": spent_s, "n_steps": n_steps, "trainer": trainer.state_dict()},
-    )
+    spent = {"spent_s": budget.spent_s, "n_steps": budget.n_steps}
+    save(folder / "state.pt", spent | {"trainer": trainer.state_dict()})
     save(
         folder / "average.pt",
         {name: value.cpu() for name, value in trainer.average.state_dict().items()},
@@ -100,8 +94,52 @@ def wait_for(path: Path, stop_at: float) -> bool:
     return True
 
 
-def run(settings, work: Path, stop_at: float) -> dict:
-    """Train until the budget is spent or `stop_at` has come."""
+def train(
+    settings,
+    folder: Path,
+    data: TrainingSet,
+    stop_at: float,
+    finish: bool,
+    termination: Termination,
+) -> Budget:
+    """Train on `data` until the budget is spent or it is told to stop; returns the budget."""
+    t, device = settings.tts, torch.device(settings.tts.device)
+    buckets = make_buckets(data, t.tokens_per_batch)
+    trainer = TtsTrainer(settings, device)
+    spent_s, n_steps = 0.0, 0
+    if (folder / "state.pt").exists():
+        state = torch.load(folder / "state.pt", map_location=device)
+        trainer.load_state_dict(state["trainer"])
+        spent_s, n_steps = state["spent_s"], state["n_steps"]
+        torch.manual_seed(t.seed + n_steps)
+
+    budget = Budget(t.train_s, spent_s, stop_at, termination, t.max_steps, n_steps, finish)
+    journal = Journal(folder / "log.jsonl", "tts", t.train_s, 0.0 if t.max_steps else EVERY_S)
+    set_rate(trainer.optimiser, t.learning_rate * 0.01)
+    pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+    steps = [
+        GraphedStep(lambda bucket=bucket: trainer.step(bucket), device, pool) for bucket in buckets
+    ]
+    chooser = random.Random(n_steps)
+    losses, last_save = {}, time.monotonic()
+    while not (budget.done or budget.cut):
+        warm_up = min(1.0, (budget.n_steps + 1) / t.warmup_steps)
+        set_rate(trainer.optimiser, t.learning_rate * warm_up * cosine(budget.progress))
+        losses = chooser.choices(steps, [bucket.weight for bucket in buckets])[0]()
+        budget.n_steps += 1
+        journal.record(budget.n_steps, budget.spent_s, losses)
+        if time.monotonic() - last_save > SAVE_EVERY_S:
+            save_state(folder, trainer, budget)
+            last_save = time.monotonic()
+    if losses:
+        journal.record(budget.n_steps, budget.spent_s, losses, force=True)
+    journal.close()
+    save_state(folder, trainer, budget)
+    return budget
+
+
+def run(settings, work: Path, stop_at: float, finish: bool = False) -> dict:
+    """Train until the budget is spent or `stop_at` has come; `finish`: be done by then."""
     t, folder = settings.tts, work / "tts"
     if (folder / "done").exists() or not wait_for(work / "vae" / "frozen.pt", stop_at):
         return {"done": (folder / "done").exists()}
@@ -112,41 +150,8 @@ def run(settings, work: Path, stop_at: float) -> dict:
     vae.load_state_dict(torch.load(work / "vae" / "frozen.pt"))
     encode_missing_shards(vae.to(device).eval(), settings, work)
     data = load_training_set(settings, work, device)
-    buckets = make_buckets(data, t.tokens_per_batch)
-
-    trainer = TtsTrainer(settings, device)
-    spent_s, steps_before = 0.0, 0
-    if (folder / "state.pt").exists():
-        state = torch.load(folder / "state.pt", map_location=device)
-        trainer.load_state_dict(state["trainer"])
-        spent_s, steps_before = state["spent_s"], state["n_steps"]
-        torch.manual_seed(t.seed + steps_before)
-
-    budget = Budget(t.train_s, spent_s, stop_at, t.max_steps)
-    journal = Journal(folder / "log.jsonl", "tts", t.train_s, 0.0 if t.max_steps else EVERY_S)
-    set_rate(trainer.optimiser, t.learning_rate * 0.01)
-    pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-    steps = [
-        GraphedStep(lambda bucket=bucket: trainer.step(bucket), device, pool) for bucket in buckets
-    ]
-    chooser = random.Random(steps_before)
-    losses, last_save = {}, time.monotonic()
-    while not (budget.done or budget.cut):
-        n_steps = steps_before + budget.n_steps
-        set_rate(
-            trainer.optimiser,
-            t.learning_rate * min(1.0, (n_steps + 1) / t.warmup_steps) * cosine(budget.progress),
-        )
-        losses = chooser.choices(steps, [bucket.weight for bucket in buckets])[0]()
-        budget.n_steps += 1
-        journal.record(n_steps + 1, budget.spent_s, losses)
-        if time.monotonic() - last_save > SAVE_EVERY_S:
-            save_state(folder, trainer, budget.spent_s, n_steps + 1)
-            last_save = time.monotonic()
-    if losses:
-        journal.record(steps_before + budget.n_steps, budget.spent_s, losses, force=True)
-    journal.close()
-    save_state(folder, trainer, budget.spent_s, steps_before + budget.n_steps)
+    with Termination() as termination:
+        budget = train(settings, folder, data, stop_at, finish, termination)
     if budget.done:
         (folder / "done").touch()
     hours = len(data.patches) * t.patch_size * vae.chunk_size / settings.vae.sample_rate_hz / 3600
@@ -154,5 +159,5 @@ def run(settings, work: Path, stop_at: float) -> dict:
         "done": budget.done,
         "utterances": len(data.n_patches),
         "hours": round(hours, 2),
-        "steps": steps_before + budget.n_steps,
+        "steps": budget.n_steps,
     }

@@ -5,7 +5,9 @@
    appears: from here on the latents are final and the TTS training may start.
 2. `decoder`: the encoder stays, the decoder goes on learning beside the TTS training.
 
-`decoder.pt` always holds the best VAE so far. `state.pt` resumes either stage.
+`average.pt` and, in the second stage, `decoder.pt` hold the averaged weights of the last minute.
+`state.pt` resumes either stage. A file `extend_s` with a number of seconds, moved there whole,
+lengthens the first stage while it runs: for when `probe` says that the latents are not good yet.
 """
 
 from __future__ import annotations
@@ -15,18 +17,20 @@ from pathlib import Path
 
 import torch
 from audio_pool import AudioPool
-from budget import Budget, cosine
+from budget import Budget, Termination, cosine
 from discriminators import Discriminators, discriminator_loss, generator_losses
 from graphed import GraphedStep
 from journal import EVERY_S, Journal
 from latent_scale import fold_statistics
 from optimiser import MovingAverage, load_optimiser, make_adamw, set_rate
 from reference_model import build_vae
+from training_files import averaged_vae, requested_extension_s, save, save_vae
 from vae_losses import MelDistance, latent_whitening
 
 SAVE_EVERY_S = 60.0
 FEATURE_WEIGHT, ADVERSARIAL_WEIGHT = 3.0, 0.7
 EMA_DECAY = 0.999
+WARM_UP = 0.02  # share of a stage over which the learning rate rises from a tenth
 
 
 class VaeTrainer:
@@ -105,6 +109,7 @@ class VaeTrainer:
     def set_progress(self, progress: float) -> None:
         """Set both learning rates for a share of the stage."""
         rate = self.settings.vae.learning_rate * (1.0 if self.stage == "autoencoder" else 0.5)
+        rate *= min(1.0, 0.1 + progress / WARM_UP)
         set_rate(self.optimiser, rate * cosine(progress, 0.1))
         set_rate(self.critic, rate * cosine(progress, 0.1))
 
@@ -135,32 +140,27 @@ def split(
     return [[a for a, _ in part] for part in halves], [[b for _, b in part] for part in halves]
 
 
-def averaged_vae(settings, average: dict[str, torch.Tensor]):
-    """A VAE on the CPU that holds the averaged weights."""
-    vae = build_vae(settings)
-    vae.load_state_dict(
-        {name: value.cpu() for name, value in average.items()} | dict(vae.named_buffers())
-    )
-    return vae.eval()
-
-
-def save(path: Path, content: dict) -> None:
-    """Save atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(content, path.with_suffix(".part"))
-    path.with_suffix(".part").replace(path)
-
-
-def train_stage(settings, work: Path, stage: str, pool: AudioPool, stop_at: float) -> bool:
-    """Train one stage until its budget is spent (True) or `stop_at` has come (False)."""
+def train_stage(
+    settings,
+    work: Path,
+    stage: str,
+    pool: AudioPool,
+    stop_at: float,
+    finish: bool,
+    termination: Termination,
+) -> bool:
+    """Train one stage until its budget is spent (True) or it was told to stop (False)."""
     v, folder = settings.vae, work / "vae"
     trainer = VaeTrainer(settings, stage, pool)
-    spent_s = 0.0
+    total_s = v.train_s if stage == "autoencoder" else v.decoder_s
+    spent_s, n_steps = 0.0, 0
     if (folder / "state.pt").exists():
         state = torch.load(folder / "state.pt", map_location=trainer.device)
         if state["stage"] == stage:
             trainer.load_state_dict(state["trainer"])
-            spent_s = state["spent_s"]
+            spent_s, n_steps = state["spent"]["spent_s"], state["spent"]["n_steps"]
+            if stage == "autoencoder":
+                total_s = state["spent"]["total_s"]  # it may have been extended
         else:  # the decoder stage begins with the frozen weights and the same discriminators
             trainer.vae.load_state_dict(
                 torch.load(folder / "frozen.pt", map_location=trainer.device)
@@ -168,8 +168,8 @@ def train_stage(settings, work: Path, stage: str, pool: AudioPool, stop_at: floa
             trainer.average = MovingAverage(trainer.vae, EMA_DECAY)
             trainer.discriminators.load_state_dict(state["trainer"]["discriminators"])
 
-    total_s = v.train_s if stage == "autoencoder" else v.decoder_s
-    budget = Budget(total_s, spent_s, stop_at, v.max_steps)
+    finish = finish and stage == "decoder"
+    budget = Budget(total_s, spent_s, stop_at, termination, v.max_steps, n_steps, finish)
     journal = Journal(folder / "log.jsonl", stage, total_s, 0.0 if v.max_steps else EVERY_S)
     adversarial_from = v.adversarial_from if stage == "autoencoder" else 0.0
     trainer.set_progress(budget.progress)
@@ -184,40 +184,25 @@ def train_stage(settings, work: Path, stage: str, pool: AudioPool, stop_at: floa
         losses = step()
         budget.n_steps += 1
         journal.record(budget.n_steps, budget.spent_s, losses)
+        if stage == "autoencoder":
+            budget.total_s += requested_extension_s(folder)
         if time.monotonic() - last_save > SAVE_EVERY_S:
-            save(
-                folder / "state.pt",
-                {"stage": stage, "spent_s": budget.spent_s, "trainer": trainer.state_dict()},
-            )
-            if stage == "decoder":
-                save(
-                    folder / "decoder.pt",
-                    averaged_vae(settings, trainer.average.state_dict()).state_dict(),
-                )
+            save_vae(settings, folder, trainer, budget)
             pool.refresh()
             last_save = time.monotonic()
     if losses:
         journal.record(budget.n_steps, budget.spent_s, losses, force=True)
     journal.close()
-    save(
-        folder / "state.pt",
-        {
-            "stage": stage,
-            "spent_s": max(budget.spent_s, total_s * budget.done),
-            "trainer": trainer.state_dict(),
-        },
-    )
-    vae = averaged_vae(settings, trainer.average.state_dict())
-    if stage == "decoder":
-        save(folder / "decoder.pt", vae.state_dict())
-    elif budget.done:
+    save_vae(settings, folder, trainer, budget)
+    if stage == "autoencoder" and budget.done:
+        vae = averaged_vae(settings, trainer.average.state_dict())
         fold_statistics(vae.to(trainer.device), pool, v.sample_rate_hz)
         save(folder / "frozen.pt", {name: value.cpu() for name, value in vae.state_dict().items()})
     return budget.done
 
 
-def run(settings, work: Path, stop_at: float) -> dict:
-    """Train what is left of both stages."""
+def run(settings, work: Path, stop_at: float, finish: bool = False) -> dict:
+    """Train what is left of both stages; `finish`: let the second be done at `stop_at`."""
     device = torch.device(settings.vae.device)
     torch.manual_seed(settings.vae.seed + int(time.time()) % 1000 * (device.type == "cuda"))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
@@ -228,11 +213,13 @@ def run(settings, work: Path, stop_at: float) -> dict:
         pool = AudioPool(
             work / "speech" / "train", settings.vae.pool_hours, settings.vae.sample_rate_hz, device
         )
-        pool.wait_for(settings.vae.wait_hours)
-        if not (folder / "frozen.pt").exists():
-            train_stage(settings, work, "autoencoder", pool, stop_at)
-        if (folder / "frozen.pt").exists() and train_stage(
-            settings, work, "decoder", pool, stop_at
-        ):
-            done_path.touch()
+        if pool.wait_for(settings.vae.wait_hours, stop_at):
+            with Termination() as termination:
+                rest = (pool, stop_at, finish, termination)
+                if not (folder / "frozen.pt").exists():
+                    train_stage(settings, work, "autoencoder", *rest)
+                if (folder / "frozen.pt").exists() and train_stage(
+                    settings, work, "decoder", *rest
+                ):
+                    done_path.touch()
     return {"frozen": (folder / "frozen.pt").exists(), "done": done_path.exists()}
