@@ -56,6 +56,7 @@ def _draw_latency(axes: Any, entries: Entries) -> bool:
             values = [entry["result"][f"{statistic}_audio_ttfp_ms"] for entry in sweep]
             label = f"{name}, {statistic}"
             axes.plot(streams, values, style, marker="o", color=f"C{color}", label=label)
+    _mark_streams(axes, sweeps)
     _finish(axes, "requests at once", "time to first audio, ms", sweeps)
     return bool(sweeps)
 
@@ -66,6 +67,7 @@ def _draw_throughput(axes: Any, entries: Entries) -> bool:
         streams = [entry["point"]["max_concurrency"] for entry in sweep]
         values = [entry["result"]["audio_throughput"] for entry in sweep]
         axes.plot(streams, values, marker="o", label=name)
+    _mark_streams(axes, sweeps)
     _finish(axes, "requests at once", "seconds of audio a second", sweeps)
     return bool(sweeps)
 
@@ -80,6 +82,13 @@ def _draw_rtf(axes: Any, entries: Entries) -> bool:
     axes.axvline(1.0, color="0.6", linewidth=1)
     _finish(axes, "RTF of a request (left of the line: faster than speech)", "share", shown)
     return bool(shown)
+
+
+def _mark_streams(axes: Any, sweeps: dict[str, Entries]) -> None:
+    """Name the loads that were measured, and no others."""
+    streams = {e["point"]["max_concurrency"] for sweep in sweeps.values() for e in sweep}
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted(streams), [str(n) for n in sorted(streams)])
 
 
 def _finish(axes: Any, x: str, y: str, shown: Any) -> None:

@@ -23,7 +23,7 @@ WHOLE_RUN: dict[str, tuple[str, str]] = {
     "duration": ("s", "wall time of the run: first request sent to last byte received"),
     "completed": ("", "requests answered in full"),
     "failed": ("", "requests refused, broken off or without audio"),
-    "start_s": ("s", "from launching the server to its first healthy answer"),
+    "start_s": ("s", "a server: launch to first healthy answer; a library: its loading alone"),
     "rss_peak_mb": ("MB", "largest resident memory of the server's processes, summed"),
     "gpu_peak_mb": ("MB", "largest memory in use on the GPUs, by nvidia-smi"),
 }

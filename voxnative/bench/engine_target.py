@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from voxnative.bench.errors import BenchError
+from voxnative.bench.paths import shown_model
 from voxnative.bench.record import SpeechTask
 from voxnative.bench.target import RequestError
 from voxnative.errors import VoxNativeError
@@ -28,18 +29,19 @@ class EngineTarget:
     """`AsyncVoxNative`.
 
     Args:
-        model: checkpoint; the shipped one when None.
+        model: checkpoint directory or Hugging Face id.
         settings: arguments of ``AsyncVoxNative``.
     """
 
     name = "voxnative (offline)"
     max_streams: int | None = None
 
-    def __init__(self, model: str | None, settings: Mapping[str, Any]) -> None:
+    def __init__(self, model: str, settings: Mapping[str, Any]) -> None:
         from voxnative.async_api import AsyncVoxNative
 
         self.speech = AsyncVoxNative(model, **settings)
         self._settings = dict(settings)
+        self._shown = shown_model(model)
         self.start_s = 0.0
 
     async def __aenter__(self) -> Self:
@@ -66,7 +68,7 @@ class EngineTarget:
 
     def facts(self) -> dict[str, Any]:
         """See `Target.facts`."""
-        return {"model": str(self.speech.directory), "settings": self._settings}
+        return {"model": self._shown, "settings": self._settings}
 
 
 def call_arguments(task: SpeechTask) -> dict[str, Any]:

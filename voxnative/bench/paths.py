@@ -52,3 +52,8 @@ def find_dataset(given: str, locale: str, matrix: Path) -> Path:
             f" ({type(error).__name__}); --dataset DIR uses another"
         ) from error
     return Path(folder)
+
+
+def shown_model(model: str) -> str:
+    """A checkpoint in a report: a Hugging Face id, or the last part of a directory's path."""
+    return Path(model).name if Path(model).is_dir() else model

@@ -38,7 +38,17 @@ def profile_row(row: Row, matrix: Path, out: Path, batches: list[int]) -> str:
 
     Returns:
         The Markdown.
+
+    Raises:
+        BenchError: the machine is no CPU, or no step had so many requests.
     """
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        raise BenchError(
+            "profile: its clocks read a CPU's time, and a GPU's kernels run behind them; valid:"
+            " on a CPU (tests/perf/gpu_report.py times the parts on a GPU)"
+        )
     settings = dict(offline_settings(row.server, matrix))
     settings |= {"worker_cls": WORKER, "max_num_seqs": max(batches)}
     report = asyncio.run(_profile(row, matrix, settings, batches))

@@ -13,7 +13,7 @@ from tests.unit.bench.test_matrix import FIELD_ROW, read_one
 from voxnative.bench.dataset import make_tasks, read_dataset
 from voxnative.bench.errors import BenchError
 from voxnative.bench.matrix import Row
-from voxnative.bench.paths import find_dataset, find_path
+from voxnative.bench.paths import find_dataset, find_path, shown_model
 
 SHIPPED = Path(voxnative.__file__).parent / "bench/data/seed_tts_small"
 MAX_SHIPPED_BYTES = 1_500_000
@@ -95,3 +95,8 @@ def test_paths_are_found_from_the_matrix_up(tmp_path: Path) -> None:
     assert find_dataset(shipped, "en", folder / "m.json") == SHIPPED.resolve()
     with pytest.raises(BenchError, match="--dataset DIR uses another"):
         find_dataset("no/such/folder", "en", folder / "m.json")
+
+
+def test_reports_show_no_folders_of_the_machine(tmp_path: Path) -> None:
+    assert shown_model(str(tmp_path)) == tmp_path.name
+    assert shown_model("openbmb/VoxCPM2") == "openbmb/VoxCPM2"

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from voxnative.bench.paths import shown_model
 from voxnative.bench.record import SpeechTask
 from voxnative.bench.target import RequestError
 from voxnative.config import VoxConfig
@@ -39,6 +40,7 @@ class NanoVllmTarget:
         from voxnative.checkpoint import resolve_checkpoint
 
         self.name = name
+        self._shown = shown_model(model)
         self._directory = resolve_checkpoint(model)
         self._config = VoxConfig.from_dir(self._directory)
         self._options = dict(options)
@@ -109,6 +111,6 @@ class NanoVllmTarget:
         """See `Target.facts`."""
         return {
             "nano-vllm-voxcpm": version("nano-vllm-voxcpm"),
-            "model": str(self._directory),
+            "model": self._shown,
             "options": self._options,
         }

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from voxnative.bench.paths import shown_model
 from voxnative.bench.peers.voxcpm_import import STAND_INS, import_voxcpm2
 from voxnative.bench.record import SpeechTask
 from voxnative.bench.target import RequestError
@@ -40,6 +41,7 @@ class ReferenceTarget:
         from voxnative.checkpoint import resolve_checkpoint
 
         self.name = name
+        self._shown = shown_model(model)
         self._directory = resolve_checkpoint(model)
         self._config = VoxConfig.from_dir(self._directory)
         self._options = dict(options)
@@ -121,7 +123,7 @@ class ReferenceTarget:
         """See `Target.facts`."""
         return {
             "voxcpm": version("voxcpm"),
-            "model": str(self._directory),
+            "model": self._shown,
             "options": self._options,
             "stand_ins": STAND_INS,
         }
