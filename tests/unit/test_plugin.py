@@ -22,7 +22,7 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from voxnative import plugin
-from voxnative.engine.engine_config import CPU_WORKER
+from voxnative.engine.engine_config import CPU_KV_BLOCK, CPU_WORKER
 from voxnative.engine.hf_config import VoxCPM2HFConfig
 from voxnative.engine.processor import SpeechProcessor
 from voxnative.engine.start import engine_args
@@ -146,4 +146,11 @@ def test_default_kv_cache_holds_a_full_batch(tiny_config, tiny_dir: Path) -> Non
     )
     n_layers = tiny_config.lm.num_hidden_layers + tiny_config.residual_lm.num_hidden_layers
     per_token = 2 * n_layers * tiny_config.lm.num_key_value_heads * tiny_config.lm.head_dim * 4
-    assert args.kv_cache_memory_bytes == (4 * 512 + 128) * per_token
+    assert args.kv_cache_memory_bytes == (4 * 512 + CPU_KV_BLOCK) * per_token
+
+
+def test_kv_blocks_are_small_enough_to_share_a_voice(tiny_dir: Path) -> None:
+    cache = AsyncEngineArgs(str(tiny_dir), **MEMORY).create_engine_config().cache_config
+    assert cache.block_size == CPU_KV_BLOCK
+    given = AsyncEngineArgs(str(tiny_dir), block_size=128, **MEMORY).create_engine_config()
+    assert given.cache_config.block_size == 128

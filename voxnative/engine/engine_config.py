@@ -9,6 +9,7 @@ from voxnative.batch_buckets import batch_buckets
 from voxnative.engine.cpu_threads import leave_one_core
 from voxnative.engine.options import SpeechOptions
 
+CPU_KV_BLOCK = 32  # positions; the CPU's attention wants a multiple of 32
 CPU_WORKER = "voxnative.engine.worker_cpu.SpeechCPUWorker"
 CUDA_WORKER = "voxnative.engine.worker_gpu.SpeechGPUWorker"
 ADMISSION = "voxnative.engine.admission:SpeechAdmission"
@@ -52,6 +53,11 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
             # vLLM would run the audio encoder over a full budget of 30 s recordings at once: ten of
             # them take 13 GB at the shipped size. A CPU's KV memory does not depend on the result.
             model.multimodal_config.skip_mm_profiling = True
+            cache = vllm_config.cache_config
+            if not cache.user_specified_block_size:
+                # Only whole blocks are shared: of vLLM's 128 positions for a CPU, a voice of 10 s
+                # (63 patches) would not fill one.
+                cache.block_size, cache.user_specified_block_size = CPU_KV_BLOCK, True
             if parallel.distributed_executor_backend == "uni":
                 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 

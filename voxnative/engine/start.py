@@ -9,9 +9,8 @@ from vllm.platforms import current_platform
 
 from voxnative.config import VoxConfig
 from voxnative.engine.async_engine import SpeechAsyncLLM
+from voxnative.engine.engine_config import CPU_KV_BLOCK
 from voxnative.kv_memory import kv_bytes_per_position
-
-KV_BLOCK_TOKENS = 128  # the CPU backend's default block size
 
 
 def engine_settings(
@@ -43,8 +42,8 @@ def engine_settings(
     if current_platform.is_cpu():
         settings["dtype"] = dtype or "float32"
         settings["enforce_eager"] = True
-        blocks_per_request = -(-settings["max_model_len"] // KV_BLOCK_TOKENS)
-        n_tokens = (max_num_seqs * blocks_per_request + 1) * KV_BLOCK_TOKENS
+        blocks_per_request = -(-settings["max_model_len"] // CPU_KV_BLOCK)
+        n_tokens = (max_num_seqs * blocks_per_request + 1) * CPU_KV_BLOCK
         wanted = n_tokens * kv_bytes_per_position(config, settings["dtype"])
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         kv_cache_memory_bytes = kv_cache_memory_bytes or min(wanted, total // 4)
