@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import voxnative
-from tests.reference import upstream, upstream_vae
+from tests.reference import FAMILIES
 from voxnative.checkpoint import iter_lm_tensors, iter_vae_tensors, load_module_strict
 from voxnative.config import VoxConfig
 from voxnative.nn.speech_nets import SpeechNets
@@ -37,6 +37,7 @@ def write_checkpoint(
     use_mup: bool = False,
     depthwise: bool = True,
     no_rope: bool = True,
+    architecture: Literal["voxcpm2", "voxcpm"] = "voxcpm2",
     stop_margin: float = 8.0,
     dtype: torch.dtype = torch.float32,
     **overrides: Any,
@@ -49,7 +50,8 @@ def write_checkpoint(
         seed: of the weights.
         use_mup: scale embeddings and branches.
         depthwise: depthwise convolutions in the VAE.
-        no_rope: no positions in the residual LM.
+        no_rope: no positions in the residual LM ("voxcpm2" alone).
+        architecture: the family.
         stop_margin: how far the stop head leans towards "continue", in logits: at the default it
             never stops, at 0 one step in a few does.
         dtype: of the stored language-model weights (the VAE's stay fp32).
@@ -61,7 +63,10 @@ def write_checkpoint(
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(TRAINED_TINY / name, directory / name)
-    config = _merged(_tiny_config(use_mup, depthwise, no_rope), overrides)
+    config = _tiny_config(use_mup, depthwise, no_rope)
+    if architecture == "voxcpm":
+        config = _in_the_older_form(config)
+    config = _merged(config, overrides)
     (directory / "config.json").write_text(json.dumps(config, indent=1))
 
     lm, vae = _random_weights(directory, config, seed, stop_margin)
@@ -154,6 +159,22 @@ def _tiny_config(use_mup: bool, depthwise: bool, no_rope: bool) -> dict[str, Any
     }
 
 
+def _in_the_older_form(config: dict[str, Any]) -> dict[str, Any]:
+    """As VoxCPM-0.5B and VoxCPM1.5 publish it: no keys of the second AudioVAE, one sample rate."""
+    older = dict(config, architecture="voxcpm", patch_size=2, max_length=320)
+    del older["residual_lm_no_rope"]
+    older["audio_vae_config"] = {
+        "encoder_dim": 8,
+        "encoder_rates": [2, 3, 5],
+        "latent_dim": 16,
+        "decoder_dim": 64,
+        "decoder_rates": [5, 3, 2],
+        "depthwise": config["audio_vae_config"]["depthwise"],
+        "sample_rate": 16000,
+    }
+    return older
+
+
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
@@ -166,15 +187,7 @@ def _random_weights(
     directory: Path, config: Mapping[str, Any], seed: int, stop_margin: float
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """State dicts of the model and of the VAE, the latter with its weight-norm pairs."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        parsed = upstream.VoxCPMConfig.model_validate(config)
-        vae = upstream_vae.AudioVAE(parsed.audio_vae_config)
-        tokenizer = upstream.LlamaTokenizerFast.from_pretrained(str(directory))
-        model = upstream.VoxCPM2Model(parsed, tokenizer, vae, device="cpu")
-        _disturb_constants(model)
-    _sharpen(model)
-    _lean_to_continue(model, stop_margin)
+    model = random_reference(directory, config, seed, stop_margin)
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     prefix = "audio_vae."
     return (
@@ -185,6 +198,28 @@ def _random_weights(
             if name.startswith(prefix)
         },
     )
+
+
+def random_reference(
+    directory: Path, config: Mapping[str, Any], seed: int, stop_margin: float = 8.0
+) -> Any:
+    """The reference model of a configuration with random weights.
+
+    Args:
+        directory: holds the tokenizer.
+        config: content of config.json.
+        seed, stop_margin: as `write_checkpoint`.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        family = FAMILIES[config["architecture"]]
+        parsed = family.config.model_validate(config)
+        tokenizer = family.module.LlamaTokenizerFast.from_pretrained(str(directory))
+        model = family.model(parsed, tokenizer, family.vae(parsed.audio_vae_config), device="cpu")
+        _disturb_constants(model)
+    _sharpen(model)
+    _lean_to_continue(model, stop_margin)
+    return model
 
 
 @torch.no_grad()

@@ -82,6 +82,10 @@ class RecordingWorker(SpeechCPUWorker):
             "scheduled_tokens": runner.prefill_chunks[full_id],
         }
 
+    def n_threads(self) -> int:
+        """Threads that a network of this process computes on."""
+        return torch.get_num_threads()
+
     def counts(self) -> dict[str, int]:
         """Preempted requests that were resumed, and audio items that were encoded, so far."""
         return {"resumed": self.model_runner.n_resumed, "encoded": self.model_runner.n_encoded}
@@ -104,7 +108,7 @@ class RecordingWorker(SpeechCPUWorker):
         runner = self.model_runner
         nets, states, config = runner.speech, runner.states, runner.states.config
         P, D = config.patch_size, config.feat_dim
-        mu = torch.randn(n_rows, 2 * config.dit.hidden_size)
+        mu = torch.randn(n_rows, config.mu_size)
         noise, cond = torch.randn(2, n_rows, P, D)
         tails = [tail[:1].expand(n_rows, -1, -1).clone() for tail in states.vae_tails]
         grid, cfg = sway_grid(timesteps), torch.full((n_rows,), 2.0)

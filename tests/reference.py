@@ -1,7 +1,8 @@
 """The reference implementation (PyPI `voxcpm`) as an oracle: same weights, same noise.
 
 `voxcpm`'s package `__init__` imports audio front ends that nothing here needs; its modules are
-imported below an empty stand-in for it, with a stand-in for librosa that reads a WAV file.
+imported below an empty stand-in for it, with stand-ins for librosa and torchaudio that read a WAV
+file.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -32,7 +34,12 @@ def _load_wav(path: str, *, sr: int, mono: bool) -> tuple[np.ndarray, int]:
     return samples, rate
 
 
-def _import_reference() -> tuple[ModuleType, ModuleType]:
+def _load_wav_tensor(path: str) -> tuple[Tensor, int]:
+    samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    return torch.from_numpy(samples.T.copy()), rate
+
+
+def _import_reference() -> list[ModuleType]:
     importlib.import_module("transformers")  # looks for librosa; must not find the stand-in
     spec = importlib.util.find_spec("voxcpm")
     assert spec is not None
@@ -42,30 +49,54 @@ def _import_reference() -> tuple[ModuleType, ModuleType]:
         package.__path__ = [str(folder)]
         package.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
         sys.modules[name] = package
-    librosa = ModuleType("librosa")
-    librosa.load = _load_wav  # type: ignore[attr-defined]
-    before = sys.modules.get("librosa")
-    sys.modules["librosa"] = librosa
+    stand_ins = {name: ModuleType(name) for name in ("librosa", "torchaudio")}
+    stand_ins["librosa"].load = _load_wav  # type: ignore[attr-defined]
+    stand_ins["torchaudio"].load = _load_wav_tensor  # type: ignore[attr-defined]
+    before = {name: sys.modules[name] for name in stand_ins if name in sys.modules}
+    sys.modules.update(stand_ins)
     try:
-        model = importlib.import_module("voxcpm.model.voxcpm2")
+        models = [importlib.import_module(f"voxcpm.model.{name}") for name in ("voxcpm2", "voxcpm")]
     finally:
         # Others look for the real package by its spec, which a stand-in lacks.
-        del sys.modules["librosa"]
-        if before is not None:
-            sys.modules["librosa"] = before
-    model.tqdm = iter  # type: ignore[attr-defined] # no progress bar
-    return model, importlib.import_module("voxcpm.modules.locdit.unified_cfm")
+        for name in stand_ins:
+            del sys.modules[name]
+        sys.modules.update(before)
+    for model in models:
+        model.tqdm = iter  # type: ignore[attr-defined] # no progress bar
+    return models
 
 
-upstream, upstream_cfm = _import_reference()
-upstream_vae = importlib.import_module("voxcpm.modules.audiovae.audio_vae_v2")
+upstream, upstream_v1 = _import_reference()
+upstream_cfm = importlib.import_module("voxcpm.modules.locdit.unified_cfm")
+upstream_vae = importlib.import_module("voxcpm.modules.audiovae")
 upstream_minicpm = importlib.import_module("voxcpm.modules.minicpm4.model")
+
+
+@dataclass(frozen=True)
+class ReferenceFamily:
+    """The reference's classes of one architecture."""
+
+    module: Any  # of the model
+    model: Any
+    config: Any
+    vae: Any
+
+
+FAMILIES = {
+    "voxcpm2": ReferenceFamily(
+        upstream, upstream.VoxCPM2Model, upstream.VoxCPMConfig, upstream_vae.AudioVAEV2
+    ),
+    "voxcpm": ReferenceFamily(
+        upstream_v1, upstream_v1.VoxCPMModel, upstream_v1.VoxCPMConfig, upstream_vae.AudioVAE
+    ),
+}
 
 
 @lru_cache(maxsize=8)
 def load_reference(directory: Path) -> Any:
-    """The reference `VoxCPM2Model` of a checkpoint, on the CPU, loaded once."""
-    return upstream.VoxCPM2Model.from_local(str(directory), optimize=False, device="cpu")
+    """The reference model of a checkpoint, on the CPU, loaded once."""
+    family = FAMILIES[json.loads((directory / "config.json").read_text())["architecture"]]
+    return family.model.from_local(str(directory), optimize=False, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -74,12 +105,16 @@ class ReferenceSpeech:
 
     latents: Tensor  # [n, P, D], the generated patches
     stop_flags: Tensor  # [n] bool, the stop head's choice at each step, whether heeded or not
-    audio: Tensor  # [n * patch samples]; after a prompt, decoded behind its last three patches
+    audio: Tensor  # [n * patch samples]; after a prompt, decoded behind its last patches
 
 
 def draw_noise(directory: Path, seed: int, n_steps: int) -> Tensor:
     """The noise the reference draws for a seed, a patch [D, P] at a time: [n_steps, P, D]."""
-    config = load_reference(directory).config
+    return _draw_noise(load_reference(directory), seed, n_steps)
+
+
+def _draw_noise(model: Any, seed: int, n_steps: int) -> Tensor:
+    config = model.config
     generator = torch.Generator().manual_seed(seed)
     draws = [
         torch.randn((1, config.feat_dim, config.patch_size), generator=generator)
@@ -88,8 +123,13 @@ def draw_noise(directory: Path, seed: int, n_steps: int) -> Tensor:
     return torch.cat(draws).transpose(1, 2)
 
 
-def reference_generate(
-    directory: Path,
+def reference_generate(directory: Path, text: str, **arguments: Any) -> ReferenceSpeech:
+    """`run_reference` on the reference model of a checkpoint, its `dtype` float32 for parity."""
+    return run_reference(load_reference(directory), text, **arguments)
+
+
+def run_reference(
+    model: Any,
     text: str,
     *,
     reference: np.ndarray | None = None,
@@ -107,24 +147,23 @@ def reference_generate(
     """Run the reference's whole loop on given noise, in any of its four prompt modes.
 
     Args:
-        directory: a checkpoint, its `dtype` float32 for parity.
+        model: as `load_reference` makes it.
         text: what to say.
         reference, prompt: mono samples at the VAE's input rate.
         prompt_text: what the prompt says.
-        seed: the noise is `draw_noise(directory, seed, ...)`, as after `torch.manual_seed(seed)`.
+        seed: the noise is that of `draw_noise`, as after `torch.manual_seed(seed)`.
         noise: [n, P, D] to use instead; exhausting it is an error.
         n_steps: exactly so many patches, whatever the stop head says.
         min_steps: the stop head is ignored while the zero-based step is not above it.
         max_steps: at most so many patches; further capped at 6 * text tokens + 10.
     """
-    model = load_reference(directory)
     ratio = 6.0  # patches a text token
     if n_steps is not None:
         min_steps = max_steps = n_steps
         ratio = float("1e6")
     if noise is None:
         n_target = len(model.text_tokenizer(text))
-        noise = draw_noise(directory, seed, min(int(n_target * ratio + 10), max_steps))
+        noise = _draw_noise(model, seed, min(int(n_target * ratio + 10), max_steps))
     stop_flags: list[Tensor] = []
     watch = model.stop_head.register_forward_hook(
         lambda _module, _inputs, logits: stop_flags.append(logits.argmax(-1) == 1)
@@ -142,6 +181,8 @@ def reference_generate(
             )
     finally:
         watch.remove()
+    # The older family hands out the prompt's last patches in front of the generated ones.
+    latents = latents[-len(stop_flags) :]
     # Clones, because tensors made in inference mode cannot be used everywhere.
     return ReferenceSpeech(latents.clone(), torch.cat(stop_flags).clone(), audio[0].clone())
 
@@ -163,11 +204,10 @@ def _prompt_cache(
             soundfile.write(path, samples, model.audio_vae.sample_rate, subtype="FLOAT")
             return path
 
-        return model.build_prompt_cache(
-            prompt_text=prompt_text,
-            prompt_wav_path=wav("prompt", prompt),
-            reference_wav_path=wav("reference", reference),
-        )
+        given = {"prompt_text": prompt_text, "prompt_wav_path": wav("prompt", prompt)}
+        if reference is not None:
+            given["reference_wav_path"] = wav("reference", reference)
+        return model.build_prompt_cache(**given)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from voxnative.checkpoint import NamedTensor, check_names, iter_lm_tensors, iter_vae_tensors
-from voxnative.config import LMConfig, VoxConfig
+from voxnative.config import VoxConfig
+from voxnative.config_lm import LMConfig
 from voxnative.nn.heads import ScalarQuantizer, StopHead
 from voxnative.nn.speech_nets import SpeechNets
 
@@ -35,19 +36,21 @@ def iter_tensors(directory: Path) -> Iterator[NamedTensor]:
 def expected_shapes(config: VoxConfig) -> dict[str, Shape]:
     """Names and shapes of all tensors; the AudioVAE's with ``audio_vae.`` in front.
 
-    Source: voxcpm/model/voxcpm2.py ``VoxCPM2Model.__init__``.
+    Source: voxcpm/model/voxcpm2.py ``VoxCPM2Model.__init__``, voxcpm/model/voxcpm.py
+    ``VoxCPMModel.__init__``.
     """
     lm = config.lm
     shapes: dict[str, Shape] = {"base_lm.embed_tokens.weight": (lm.vocab_size, lm.hidden_size)}
     shapes |= _stack_shapes("base_lm", lm) | _stack_shapes("residual_lm", config.residual_lm)
     hidden = lm.hidden_size
     with torch.device("meta"):
-        modules = (
+        modules: list[tuple[str, nn.Module]] = [
             ("", SpeechNets(config)),
             ("", StopHead(hidden)),
             ("fsq_layer.", ScalarQuantizer(hidden, config.fsq_latent_dim, config.fsq_scale)),
-            ("fusion_concat_proj.", nn.Linear(2 * hidden, hidden)),
-        )
+        ]
+        if config.family.projects_fusion:
+            modules.append(("fusion_concat_proj.", nn.Linear(2 * hidden, hidden)))
     for prefix, module in modules:
         shapes |= {prefix + name: tuple(t.shape) for name, t in module.state_dict().items()}
     return shapes

@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from voxnative.checkpoint import iter_lm_tensors, iter_vae_tensors
-from voxnative.config import LMConfig, VoxConfig
+from voxnative.config import VoxConfig
+from voxnative.config_lm import LMConfig
 from voxnative.kv_memory import DTYPE_BYTES, kv_bytes_per_position
 
 VAE_BYTES = 4  # the VAE runs in float32 whatever the checkpoint's dtype is
@@ -39,7 +40,8 @@ def describe(directory: Path) -> str:
     position = kv_bytes_per_position(config, config.dtype)
     rows = [
         ("checkpoint", str(directory)),
-        ("architecture", f"voxcpm2, {config.dtype}"),
+        ("architecture", f"{config.family.architecture}, {config.dtype}"),
+        ("prompt modes", ", ".join(config.family.modes)),
         ("parameters", f"{_millions(n_total)} in all"),
         *((f"  {part}", _millions(n)) for part, n in counts.items()),
         ("base LM", f"{_sizes(config.lm)}, vocabulary {config.lm.vocab_size}"),

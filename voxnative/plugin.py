@@ -1,10 +1,12 @@
-"""Entry point of ``vllm.general_plugins``: make stock vLLM know VoxCPM2.
+"""Entry point of ``vllm.general_plugins``: make stock vLLM know VoxCPM.
 
 Everything is registered by name, so that loading the plugin imports neither torch
 nor our networks. vLLM calls :func:`register` once in every process.
 """
 
 ARCHITECTURE = "VoxCPM2ForSpeech"
+# `architecture` in config.json -> the name under which vLLM knows the model.
+ARCHITECTURES = {"voxcpm2": ARCHITECTURE, "voxcpm": "VoxCPMForSpeech"}
 MODEL_TYPE = "voxcpm2"
 
 
@@ -20,11 +22,12 @@ def register() -> None:
     from voxnative.engine.engine_config import SpeechEngineConfig
     from voxnative.engine.hf_config import VoxConfigParser
 
-    if ARCHITECTURE not in ModelRegistry.get_supported_archs():
-        ModelRegistry.register_model(ARCHITECTURE, "voxnative.engine.model:VoxCPM2ForSpeech")
+    for name in ARCHITECTURES.values():
+        if name not in ModelRegistry.get_supported_archs():
+            ModelRegistry.register_model(name, f"voxnative.engine.model:{name}")
+        MODELS_CONFIG_MAP.setdefault(name, SpeechEngineConfig)
     # The published config.json has neither `model_type` nor `architectures`, so the
-    # parser of the "hf" format is extended: ours knows `architecture: "voxcpm2"` and
-    # leaves every other model to vLLM's own.
+    # parser of the "hf" format is extended: ours knows `architecture` as upstream writes
+    # it and leaves every other model to vLLM's own.
     if not isinstance(get_config_parser("hf"), VoxConfigParser):
         register_config_parser("hf")(VoxConfigParser)
-    MODELS_CONFIG_MAP.setdefault(ARCHITECTURE, SpeechEngineConfig)

@@ -1,12 +1,14 @@
 """Text and recordings -> token ids and audio spans, in the reference's four layouts.
 
+A family has those of them that it was trained on (`Family.modes`):
+
     zero-shot               text AUDIO_START
     reference               REF_START patches REF_END text AUDIO_START
     continuation            prompt_text+text AUDIO_START patches
     reference_continuation  REF_START patches REF_END prompt_text+text AUDIO_START patches
 
 Audio positions hold the config's audio patch id; the recordings' samples travel in the spans.
-Source: voxcpm 2.0.3, `VoxCPM2Model._generate`.
+Source: voxcpm 2.0.3, `VoxCPM2Model._generate`, `VoxCPMModel._generate`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 
 from voxnative.config import VoxConfig
 from voxnative.errors import AudioInputError, ParameterError, TextError
+from voxnative.family import Family, Mode
 from voxnative.units import (
     AUDIO_START_ID,
     REF_END_ID,
@@ -29,7 +32,6 @@ from voxnative.units import (
 )
 
 Role = Literal["reference", "prompt"]
-Mode = Literal["zero_shot", "reference", "continuation", "reference_continuation"]
 
 
 class Tokenizer(Protocol):
@@ -91,17 +93,19 @@ def build_prompt(
         reference: a voice to speak with, float32 [n] at `config.vae.sample_rate_hz`.
         prompt: speech to continue, float32 [n] at the same rate; needs `prompt_text`.
         prompt_text: what is said in `prompt`.
-        description: a voice in words, not together with `prompt`.
+        description: a voice in words, not together with `prompt`, where the family takes one.
         context_len: positions of the engine; the config's `max_length` by default.
 
     Raises:
         TextError: a text is empty, blank, not Unicode, or beyond the context.
-        ParameterError: the arguments do not go together.
+        ParameterError: the arguments do not go together, or the family has no such mode.
         AudioInputError: a recording is empty.
     """
     if (prompt is None) != (prompt_text is None):
         missing = "prompt" if prompt is None else "prompt_text"
         raise ParameterError(missing, None, "both prompt and prompt_text, or neither")
+    mode = _MODES[reference is not None, prompt is not None]
+    _check_family(config.family, mode, reference, description)
     target, spoken = _texts(text, prompt_text, description)
     target_ids = tokenizer.encode(target)
     if not target_ids:
@@ -121,7 +125,6 @@ def build_prompt(
         spans.append(span)
 
     _check_context(text, len(ids), len(text_ids), context_len or config.max_length)
-    mode = _MODES[reference is not None, prompt is not None]
     return SpeechPrompt(ids, tuple(spans), len(target_ids), mode)
 
 
@@ -131,6 +134,26 @@ _MODES: dict[tuple[bool, bool], Mode] = {
     (False, True): "continuation",
     (True, True): "reference_continuation",
 }
+
+
+def _check_family(
+    family: Family, mode: Mode, reference: np.ndarray | None, description: str | None
+) -> None:
+    """Refuse what the model was not trained on."""
+    modes = ", ".join(family.modes)
+    if mode not in family.modes:
+        raise ParameterError(
+            "reference",
+            reference,
+            f"no reference: {family.architecture} has the modes {modes}. Its way to a voice is"
+            " a prompt with its prompt_text, which it continues",
+        )
+    if description is not None and not family.takes_description:
+        raise ParameterError(
+            "description",
+            description,
+            f"no description: {family.architecture} has the modes {modes}, without voices in words",
+        )
 
 
 def _texts(text: str, prompt_text: str | None, description: str | None) -> tuple[str, str]:

@@ -33,6 +33,3 @@ STEPS_MARGIN = 10
 # Reference and prompt recordings.
 MAX_REFERENCE_S = 30.0
 SILENCE_PEAK = 1e-4
-
-# Patches of the prompt that the VAE decoder runs over before a continuation's first sample.
-VAE_CONTEXT_PATCHES = 3

@@ -16,7 +16,7 @@ def flow_inputs(pair: Pair, generator: torch.Generator, n_rows: int) -> dict[str
     shape = (n_rows, pair.config.patch_size, pair.config.feat_dim)
     return {
         "noise": torch.randn(shape, generator=generator),
-        "mu": torch.randn(n_rows, 2 * pair.config.dit.hidden_size, generator=generator),
+        "mu": torch.randn(n_rows, pair.config.mu_size, generator=generator),
         "cond": torch.randn(shape, generator=generator),
     }
 

@@ -13,7 +13,7 @@ from tests.parity.conftest import Pair
 def test_velocity(pair: Pair, generator: torch.Generator, t: float, dt: float) -> None:
     B, P, D = 3, pair.config.patch_size, pair.config.feat_dim
     x, cond = torch.randn(2, B, P, D, generator=generator)
-    mu = torch.randn(B, 2 * pair.config.dit.hidden_size, generator=generator)
+    mu = torch.randn(B, pair.config.mu_size, generator=generator)
     times, steps = torch.full((B,), t), torch.full((B,), dt)
     estimator = pair.ours.feat_decoder.estimator
     ours = estimator(x, mu, times, steps, cond)
@@ -27,7 +27,6 @@ def test_velocity(pair: Pair, generator: torch.Generator, t: float, dt: float) -
 
 def test_condition(pair: Pair, generator: torch.Generator) -> None:
     hidden, residual = torch.randn(2, 3, pair.config.lm.hidden_size, generator=generator)
-    theirs = torch.cat(
-        (pair.theirs.lm_to_dit_proj(hidden), pair.theirs.res_to_dit_proj(residual)), dim=-1
-    )
+    both = pair.theirs.lm_to_dit_proj(hidden), pair.theirs.res_to_dit_proj(residual)
+    theirs = both[0] + both[1] if pair.config.family.n_mu_tokens == 1 else torch.cat(both, dim=-1)
     assert_parity("mu", pair.ours.dit_condition(hidden, residual), theirs, max_abs=1e-5)

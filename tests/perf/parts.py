@@ -13,7 +13,6 @@ import torch
 from voxnative.config import LMConfig, VoxConfig
 from voxnative.nn.flow_plan import FlowPlan, solve_planned
 from voxnative.nn.fused import fuse_local_networks
-from voxnative.nn.local_dit import N_MU_TOKENS
 from voxnative.nn.speech_nets import SpeechNets
 from voxnative.nn.vae_stream import StreamDecoder
 from voxnative.request_state import StepParams
@@ -115,12 +114,12 @@ def parts_report(
         nets.feat_encoder.encoder.compile(dynamic=True)
     decoder = StreamDecoder(nets.audio_vae, vae_precision)
     P, D = config.patch_size, config.feat_dim
-    T = N_MU_TOKENS + 1 + 2 * P
+    T = estimator.n_mu_tokens + 1 + 2 * P
     plan = FlowPlan(estimator, N_TIMESTEPS, device, mean_mode=config.dit_mean_mode)
     rows: dict[str, Any] = {}
     for B in batches:
         x, cond = torch.randn(2, B, P, D, device=device)
-        mu = torch.randn(B, 2 * config.dit.hidden_size, device=device, dtype=dtype)
+        mu = torch.randn(B, config.mu_size, device=device, dtype=dtype)
         cfg = torch.full((B,), 2.0, device=device)
         tokens = torch.randn(2 * B, T, config.dit.hidden_size, device=device, dtype=dtype)
         side = SidePath(nets, decoder, config, B, dtype, device, (N_TIMESTEPS,))

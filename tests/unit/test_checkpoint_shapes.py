@@ -19,7 +19,9 @@ def checkpoint(tmp_path: Path) -> Path:
     return write_checkpoint(tmp_path / "model")
 
 
-def test_expected_is_what_the_reference_saves(checkpoint: Path) -> None:
+@pytest.mark.parametrize("architecture", ["voxcpm2", "voxcpm"])
+def test_expected_is_what_the_reference_saves(architecture: str, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", architecture=architecture)
     found = {name: tuple(tensor.shape) for name, tensor, _ in iter_tensors(checkpoint)}
     assert expected_shapes(VoxConfig.from_dir(checkpoint)) == found
 

@@ -215,7 +215,7 @@ def test_missing_key_is_named(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "valid"),
     [
-        ("architecture", "voxcpm", '"voxcpm2"'),
+        ("architecture", "voxcpm3", '"voxcpm2", "voxcpm"'),
         ("patch_size", True, "an integer of 1 or more"),
         ("patch_size", 4.0, "an integer of 1 or more"),
         ("patch_size", 0, "an integer of 1 or more"),

@@ -30,7 +30,6 @@ from voxnative.engine.model_state import SpeechModelState
 from voxnative.params import SpeechParams
 from voxnative.prompt import SpeechPrompt, build_prompt
 from voxnative.tokenizer import TextTokenizer
-from voxnative.units import VAE_CONTEXT_PATCHES
 
 NEVER: Any = None  # fields that neither the state nor what it inherits reads
 
@@ -259,7 +258,7 @@ def test_a_continuation_starts_behind_its_prompt(
     hidden = runner.config.lm.hidden_size
     assert torch.equal(embeds[span.offset : span.offset + span.n_patches], rows[:, :hidden])
     assert list(made) == ["a"]
-    assert len(rows) >= VAE_CONTEXT_PATCHES
+    assert len(rows) >= runner.config.family.n_context_patches
     # The last prompt patch was the solver's condition: without priming the result differs.
     plain = build_prompt("good morning.", config=runner.config, tokenizer=tiny_tokenizer)
     assert plain.token_ids != spoken.token_ids

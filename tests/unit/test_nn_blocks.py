@@ -81,10 +81,10 @@ def test_rows_are_independent(tiny_config: VoxConfig) -> None:
 @pytest.mark.parametrize("changed", ["x", "mu", "t", "dt", "cond"])
 def test_velocity_depends_on_each_input(tiny_config: VoxConfig, changed: str) -> None:
     P, D = tiny_config.patch_size, tiny_config.feat_dim
-    dit = randomised(LocalDiT(tiny_config.dit, D, P))
+    dit = randomised(LocalDiT(tiny_config.dit, D, P, 2))
     inputs = {
         "x": torch.randn(2, P, D),
-        "mu": torch.randn(2, 2 * tiny_config.dit.hidden_size),
+        "mu": torch.randn(2, tiny_config.mu_size),
         "t": torch.tensor([0.9, 0.4]),
         "dt": torch.tensor([0.0, 0.1]),
         "cond": torch.randn(2, P, D),
@@ -100,9 +100,9 @@ def test_velocity_depends_on_each_input(tiny_config: VoxConfig, changed: str) ->
 def test_networks_run_in_low_precision_on_fp32_inputs(tiny_config: VoxConfig) -> None:
     """The solver's state stays in fp32; the network casts at its border."""
     P, D = tiny_config.patch_size, tiny_config.feat_dim
-    exact = randomised(LocalDiT(tiny_config.dit, D, P))
+    exact = randomised(LocalDiT(tiny_config.dit, D, P, 2))
     x, cond = torch.randn(2, 2, P, D)
-    mu, t = torch.randn(2, 2 * tiny_config.dit.hidden_size), torch.tensor([0.9, 0.4])
+    mu, t = torch.randn(2, tiny_config.mu_size), torch.tensor([0.9, 0.4])
     expected = exact(x, mu, t, torch.zeros(2), cond)
     rounded = exact.to(torch.bfloat16)(x, mu, t, torch.zeros(2), cond)
     assert rounded.dtype == torch.bfloat16

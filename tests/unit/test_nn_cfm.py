@@ -125,9 +125,9 @@ def test_state_keeps_its_dtype_whatever_the_network_computes_in(inputs: dict[str
 def test_solver_and_network_compile_without_graph_breaks(tiny_config: VoxConfig) -> None:
     torch.manual_seed(0)
     patch_size, feat_dim = tiny_config.patch_size, tiny_config.feat_dim
-    dit = LocalDiT(tiny_config.dit, feat_dim, patch_size).requires_grad_(False)
+    dit = LocalDiT(tiny_config.dit, feat_dim, patch_size, 2).requires_grad_(False)
     noise, cond = torch.randn(2, 2, patch_size, feat_dim)
-    mu, cfg = torch.randn(2, 2 * tiny_config.dit.hidden_size), torch.tensor([2.0, 3.0])
+    mu, cfg = torch.randn(2, tiny_config.mu_size), torch.tensor([2.0, 3.0])
 
     def whole(noise: Tensor, mu: Tensor, cond: Tensor, cfg: Tensor) -> Tensor:
         return solve(dit, noise, sway_grid(4), mu=mu, cond=cond, cfg=cfg)

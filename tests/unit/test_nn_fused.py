@@ -58,7 +58,7 @@ def test_fused_networks_embed_and_denoise_as_before(config: VoxConfig) -> None:
     torch.manual_seed(0)
     nets = SpeechNets(config).requires_grad_(False)
     patches = torch.randn(3, config.patch_size, config.feat_dim)
-    mu, t = torch.randn(3, 2 * config.dit.hidden_size), torch.rand(3)
+    mu, t = torch.randn(3, config.mu_size), torch.rand(3)
     before = nets.embed_patches(patches), nets.feat_decoder.estimator(patches, mu, t, t, patches)
     fuse_local_networks(nets, kernels=False)
     after = nets.embed_patches(patches), nets.feat_decoder.estimator(patches, mu, t, t, patches)

@@ -40,6 +40,7 @@ def vae(request: pytest.FixtureRequest) -> AudioVAE:
         CausalConv1d(3, 5, 1),
         CausalConv1d(3, 5, 10, stride=5),
         CausalConv1d(3, 5, 4, stride=2),
+        CausalConv1d(3, 5, 10, stride=5, n_late=1),
         CausalTransposeConv1d(3, 5, 1),
         CausalTransposeConv1d(3, 5, 4),
         CausalTransposeConv1d(3, 5, 5),

@@ -21,6 +21,7 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+from tests.checkpoints import write_checkpoint
 from voxnative import plugin
 from voxnative.engine.engine_config import CPU_KV_BLOCK, CPU_WORKER
 from voxnative.engine.hf_config import VoxCPM2HFConfig
@@ -44,7 +45,7 @@ def test_registering_twice_changes_nothing() -> None:
     parser = type(get_config_parser("hf"))
     plugin.register()
     assert type(get_config_parser("hf")) is parser
-    assert plugin.ARCHITECTURE in ModelRegistry.get_supported_archs()
+    assert set(plugin.ARCHITECTURES.values()) <= set(ModelRegistry.get_supported_archs())
 
 
 def test_registration_imports_no_network_of_ours() -> None:
@@ -66,6 +67,13 @@ def test_a_published_config_is_understood(tiny_dir: Path) -> None:
     assert config.architectures == [plugin.ARCHITECTURE]
     assert config.vocab_size == published["lm_config"]["vocab_size"] + 3
     assert config.head_dim == published["lm_config"]["kv_channels"]
+
+
+def test_the_older_family_has_a_name_of_its_own(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "voxcpm", architecture="voxcpm")
+    config = get_config(directory, trust_remote_code=False)
+    assert isinstance(config, VoxCPM2HFConfig)
+    assert config.architectures == ["VoxCPMForSpeech"]
 
 
 def test_other_models_keep_vllms_parser(tmp_path: Path) -> None:

@@ -31,9 +31,10 @@ N_SLOTS = 6
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> VoxConfig:
-    directory: Path = write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+@pytest.fixture(scope="module", params=["voxcpm2", "voxcpm"])
+def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VoxConfig:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    directory: Path = write_checkpoint(folder, architecture=request.param)
     return VoxConfig.from_dir(directory)
 
 
@@ -219,7 +220,7 @@ def test_a_planned_solve_is_the_solve(config: VoxConfig, nets: SpeechNets) -> No
     B, P, D = 3, config.patch_size, config.feat_dim
     generator = torch.Generator().manual_seed(0)
     noise, cond = torch.randn(2, B, P, D, generator=generator)
-    mu = torch.randn(B, 2 * config.dit.hidden_size, generator=generator)
+    mu = torch.randn(B, config.mu_size, generator=generator)
     cfg = torch.tensor([1.0, 2.0, 3.0])
     for n_timesteps in (2, 10, 30):
         plan = FlowPlan(estimator, n_timesteps, CPU, mean_mode=False)

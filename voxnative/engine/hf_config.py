@@ -1,4 +1,4 @@
-"""What vLLM needs to know of a VoxCPM2 checkpoint, as a transformers configuration."""
+"""What vLLM needs to know of a checkpoint, as a transformers configuration."""
 
 from pathlib import Path
 from typing import Any
@@ -7,9 +7,7 @@ from transformers import PretrainedConfig
 from vllm.transformers_utils.config import HFConfigParser
 
 from voxnative.config import VoxConfig
-from voxnative.plugin import ARCHITECTURE, MODEL_TYPE
-
-UPSTREAM_ARCHITECTURE = "voxcpm2"
+from voxnative.plugin import ARCHITECTURES, MODEL_TYPE
 
 
 class VoxCPM2HFConfig(PretrainedConfig):
@@ -22,10 +20,10 @@ class VoxCPM2HFConfig(PretrainedConfig):
     model_type = MODEL_TYPE
 
     def __init__(self, vox: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        kwargs.setdefault("architectures", [ARCHITECTURE])
         if vox is not None:
             config = VoxConfig.from_dict(vox)
             lm = config.lm
+            kwargs.setdefault("architectures", [ARCHITECTURES[config.family.architecture]])
             kwargs.setdefault("dtype", config.dtype)
             self.hidden_size = lm.hidden_size
             self.intermediate_size = lm.intermediate_size
@@ -50,7 +48,7 @@ class VoxCPM2HFConfig(PretrainedConfig):
 
 
 class VoxConfigParser(HFConfigParser):
-    """vLLM's "hf" configuration format, extended by VoxCPM2's own ``config.json`` form.
+    """vLLM's "hf" configuration format, extended by VoxCPM's own ``config.json`` form.
 
     Source: vLLM 0.32, ``vllm/transformers_utils/config.py:register_config_parser``.
     """
@@ -65,7 +63,7 @@ class VoxConfigParser(HFConfigParser):
     ) -> tuple[dict[str, Any], PretrainedConfig]:
         """Return the raw and the parsed configuration of ``model`` (directory or hub id)."""
         raw, _ = PretrainedConfig.get_config_dict(model, revision=revision)
-        if raw.get("architecture") != UPSTREAM_ARCHITECTURE:
+        if raw.get("architecture") not in ARCHITECTURES:
             return super().parse(model, trust_remote_code, revision, code_revision, **kwargs)
         raw = {key: value for key, value in raw.items() if not key.startswith("_")}
         return raw, VoxCPM2HFConfig(vox=raw, name_or_path=str(model))

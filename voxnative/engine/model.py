@@ -1,4 +1,4 @@
-"""VoxCPM2 as a vLLM model: base LM -> FSQ -> residual LM in one paged forward."""
+"""VoxCPM as a vLLM model: base LM -> FSQ -> residual LM in one paged forward."""
 
 from collections.abc import Iterable
 
@@ -29,7 +29,8 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
     The forward pass returns ``[n_tokens, 2 * hidden]``: the base LM's hidden state
     (quantised at audio positions) beside the residual LM's.
 
-    Source: voxcpm/model/voxcpm2.py, ``VoxCPM2Model._inference``.
+    Source: voxcpm/model/voxcpm2.py, ``VoxCPM2Model._inference``, and voxcpm/model/voxcpm.py,
+    ``VoxCPMModel._inference``.
     """
 
     requires_raw_input_tokens = True  # forward needs the ids: they say where audio is
@@ -49,7 +50,9 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
             config.residual_lm, vllm_config, lm.num_hidden_layers, "residual_lm"
         )
         self.fsq_layer = ScalarQuantizer(lm.hidden_size, config.fsq_latent_dim, config.fsq_scale)
-        self.fusion_concat_proj = nn.Linear(2 * lm.hidden_size, lm.hidden_size)
+        self.fusion_concat_proj: nn.Linear | None = None
+        if config.family.projects_fusion:
+            self.fusion_concat_proj = nn.Linear(2 * lm.hidden_size, lm.hidden_size)
         self.stop = StopHead(lm.hidden_size)
         self.speech = SpeechNets(config)
         self.speech.audio_vae.float()
@@ -85,7 +88,7 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
         return [self._encode_waveform(waveform) for waveform in waveforms]
 
     def _encode_waveform(self, waveform: torch.Tensor) -> torch.Tensor:
-        config, dtype = self.config, self.fusion_concat_proj.weight.dtype
+        config, dtype = self.config, self.speech.enc_to_lm_proj.weight.dtype
         frames = self.speech.audio_vae.encode(waveform.float().reshape(1, -1))  # [1, n * P, D]
         patches = rearrange(frames, "1 (n p) d -> n p d", p=config.patch_size).to(dtype)
         return torch.cat([self.speech.embed_patches(patches), patches.flatten(1)], dim=-1)
@@ -140,9 +143,15 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
         hidden = self.base_lm(inputs_embeds, positions)
         hidden = torch.where(is_audio, self.fsq_layer(hidden), hidden)
         patch_embeds = torch.where(is_audio, inputs_embeds, torch.zeros_like(inputs_embeds))
-        fused = self.fusion_concat_proj(torch.cat([hidden, patch_embeds], dim=-1))
+        fused = self._fuse(hidden, patch_embeds)
         residual = self.residual_lm(fused, positions)
         return torch.cat([hidden, residual], dim=-1)
+
+    def _fuse(self, hidden: torch.Tensor, patch_embeds: torch.Tensor) -> torch.Tensor:
+        """The residual LM's input: both projected side by side, or their sum."""
+        if self.fusion_concat_proj is None:
+            return hidden + patch_embeds
+        return self.fusion_concat_proj(torch.cat([hidden, patch_embeds], dim=-1))
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Stop head as logits over the engine's ids: "continue" and "stop", the rest -inf.
@@ -168,3 +177,7 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
         """
         directory = resolve_checkpoint(self.model_name, self.revision)
         return load_checkpoint(self, self.config, directory)
+
+
+class VoxCPMForSpeech(VoxCPM2ForSpeech):
+    """VoxCPM-0.5B and VoxCPM1.5 under a name of their own; ``Family`` holds what differs."""

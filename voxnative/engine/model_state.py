@@ -23,7 +23,6 @@ from voxnative.engine.processor import AUDIO_MODALITY
 from voxnative.nn.fused import fuse_local_networks
 from voxnative.nn.vae_stream import StreamDecoder
 from voxnative.side_path import SidePath, StepSamples
-from voxnative.units import VAE_CONTEXT_PATCHES
 
 
 class SpeechModelState(DefaultModelState):
@@ -160,8 +159,8 @@ class SpeechModelState(DefaultModelState):
                 continue
             # The last prompt position is always computed, never taken from the prefix
             # cache, so the item that covers it is in the encoder cache at this moment.
-            rows = self.encoder_cache.encoder_outputs[feature.identifier][-VAE_CONTEXT_PATCHES:]
             config = self.side_path.config
-            patches = rows[:, config.lm.hidden_size :]
+            rows = self.encoder_cache.encoder_outputs[feature.identifier]
+            patches = rows[-config.family.n_context_patches :, config.lm.hidden_size :]
             context = rearrange(patches, "n (p d) -> n p d", p=config.patch_size)
             self.side_path.prime(request_id, context)

@@ -16,7 +16,7 @@ from voxnative.engine.model import VoxCPM2ForSpeech
 from voxnative.engine.options import SpeechOptions
 from voxnative.engine.processor import AUDIO_MODALITY
 from voxnative.request_state import RequestStates
-from voxnative.units import MAX_STEPS, VAE_CONTEXT_PATCHES
+from voxnative.units import MAX_STEPS
 
 
 class SpeechCPUModelRunner(CPUModelRunner):
@@ -134,8 +134,8 @@ class SpeechCPUModelRunner(CPUModelRunner):
                 continue
             # The last prompt position is always computed, never taken from the prefix
             # cache, so the item that covers it is in the encoder cache at this moment.
-            rows = self.encoder_cache[feature.identifier][-VAE_CONTEXT_PATCHES:]
             config = self.states.config
+            rows = self.encoder_cache[feature.identifier][-config.family.n_context_patches :]
             patches = rows[:, config.lm.hidden_size :]
             context = rearrange(patches, "n (p d) -> n p d", p=config.patch_size)
             prime_continuation(self.speech, self.states, slot, context)

@@ -1,4 +1,4 @@
-"""The networks of VoxCPM2 and the flow-matching solver: plain torch, no vLLM, stateless modules.
+"""The networks of VoxCPM and the flow-matching solver: plain torch, no vLLM, stateless modules.
 
 Parameter names equal the reference's, so that checkpoints load without a name map.
 """

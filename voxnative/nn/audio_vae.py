@@ -1,10 +1,10 @@
-"""AudioVAE v2: waveform <-> latent frames, causal in both directions.
+"""AudioVAE v1 and v2: waveform <-> latent frames, causal in both directions.
 
 Weight norm is folded at load; the modules hold plain weights under the reference's names.
 The decoder walks its layers through a `run` callable, so that a whole decode and a stream
 (`vae_stream`) share one definition of the path.
 
-Source: voxcpm/modules/audiovae/audio_vae_v2.py `AudioVAE`.
+Source: voxcpm/modules/audiovae/audio_vae_v2.py and audio_vae.py, `AudioVAE` of each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voxnative.config import VAEConfig
+from voxnative.config_vae import VAEConfig
 from voxnative.nn.causal_conv import CausalConv1d, CausalLayer, CausalTransposeConv1d
 
 RunLayer = Callable[[CausalLayer, Tensor], Tensor]
@@ -81,13 +81,17 @@ class ResidualUnit(nn.Module):
 class EncoderBlock(nn.Module):
     """Residual units, then downsampling by `stride` into twice the channels.
 
-    Source: `CausalEncoderBlock`.
+    Source: `CausalEncoderBlock`; in v1 its convolution pads by a multiple of two, so that an odd
+    stride reads one column further back.
     """
 
-    def __init__(self, channels: int, stride: int, *, depthwise: bool) -> None:
+    def __init__(self, channels: int, stride: int, cfg: VAEConfig) -> None:
         super().__init__()
-        units = (ResidualUnit(channels, dilation, depthwise=depthwise) for dilation in _DILATIONS)
-        down = CausalConv1d(channels, 2 * channels, 2 * stride, stride=stride)
+        units = (
+            ResidualUnit(channels, dilation, depthwise=cfg.depthwise) for dilation in _DILATIONS
+        )
+        n_late = stride % 2 if cfg.late_odd_strides else 0
+        down = CausalConv1d(channels, 2 * channels, 2 * stride, stride=stride, n_late=n_late)
         self.block = nn.ModuleList((*units, Snake(channels), down))
 
     def forward(self, x: Tensor, run: RunLayer) -> Tensor:
@@ -125,7 +129,7 @@ class Encoder(nn.Module):
         channels = cfg.encoder_dim
         layers: list[nn.Module] = [CausalConv1d(1, channels, 7)]
         for stride in cfg.encoder_rates:
-            layers.append(EncoderBlock(channels, stride, depthwise=cfg.depthwise))
+            layers.append(EncoderBlock(channels, stride, cfg))
             channels *= 2
         self.block = nn.ModuleList(layers)
         self.fc_mu = CausalConv1d(channels, cfg.latent_dim, 3)

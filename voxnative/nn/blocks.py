@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voxnative.config import LMConfig
+from voxnative.config_lm import LMConfig
 from voxnative.nn.rope import apply_rope, rope_tables
 
 

@@ -25,7 +25,9 @@ class CausalConv1d(nn.Conv1d):
         stride: int = 1,
         dilation: int = 1,
         groups: int = 1,
+        n_late: int = 0,
     ) -> None:
+        """`n_late`: columns that each output lies further in the past (fewer than a stride)."""
         super().__init__(
             in_channels,
             out_channels,
@@ -34,7 +36,7 @@ class CausalConv1d(nn.Conv1d):
             dilation=dilation,
             groups=groups,
         )
-        self.n_tail = (kernel_size - 1) * dilation - (stride - 1)
+        self.n_tail = (kernel_size - 1) * dilation - (stride - 1) + n_late
 
     def forward(self, x: Tensor) -> Tensor:
         """A whole signal [B, C_in, n] -> [B, C_out, n / stride]."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from voxnative.nn.cfm import euler_times, guide, sway_grid
-from voxnative.nn.local_dit import N_MU_TOKENS, LocalDiT
+from voxnative.nn.local_dit import LocalDiT
 
 
 class FlowPlan:
@@ -48,7 +48,7 @@ def solve_planned(
         estimator: the velocity network.
         plan: its plan for the wanted number of timesteps.
         noise: scaled by the temperature [B, P, D] fp32.
-        mu: condition from the language models [B, 2 * H_dit].
+        mu: condition from the language models [B, n_mu * H_dit].
         cond: previous patch [B, P, D].
         cfg: guidance strength of each row [B].
 
@@ -57,8 +57,8 @@ def solve_planned(
     """
     B = noise.shape[0]
     dtype = estimator.in_proj.weight.dtype
-    mu_tokens = mu.to(dtype).view(B, N_MU_TOKENS, -1)
-    mu_pair = torch.cat((mu_tokens, torch.zeros_like(mu_tokens)))  # [2B, 2, H_dit]
+    mu_tokens = mu.to(dtype).view(B, estimator.n_mu_tokens, -1)
+    mu_pair = torch.cat((mu_tokens, torch.zeros_like(mu_tokens)))  # [2B, n_mu, H_dit]
     cond_tokens = estimator.cond_proj(cond.to(dtype))
     cond_pair = torch.cat((cond_tokens, cond_tokens))  # [2B, P, H_dit]
     x = noise

@@ -1,6 +1,6 @@
 """LocDiT: the velocity network of the flow over one patch.
 
-Source: voxcpm/modules/locdit/local_dit_v2.py `VoxCPMLocDiT`.
+Source: voxcpm/modules/locdit/local_dit_v2.py and local_dit.py, `VoxCPMLocDiT` of each.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voxnative.config import LMConfig
+from voxnative.config_lm import LMConfig
 from voxnative.nn.blocks import TransformerStack
 
-N_MU_TOKENS = 2  # one from the base LM, one from the residual LM
 _TIME_SCALE = 1000.0  # flow time runs over 0..1, the sinusoids expect 0..1000
 _MAX_PERIOD = 10_000.0
 
@@ -36,24 +35,35 @@ class TimeMLP(nn.Module):
 
 
 class LocalDiT(nn.Module):
-    """Bidirectional transformer over [mu (2), time (1), cond (P), x (P)]; reads the last P."""
+    """Bidirectional transformer over [head, cond (P), x (P)]; reads the last P.
 
-    def __init__(self, cfg: LMConfig, feat_dim: int, patch_size: int) -> None:
+    The head is [mu (2), time (1)], or [mu + time (1)] where mu is one token.
+
+    Args:
+        cfg: its sizes.
+        feat_dim: channels of a latent frame (D).
+        patch_size: latent frames a patch (P).
+        n_mu_tokens: 1 or 2, see `Family`.
+    """
+
+    def __init__(self, cfg: LMConfig, feat_dim: int, patch_size: int, n_mu_tokens: int) -> None:
         super().__init__()
+        self.n_mu_tokens = n_mu_tokens
         self.hidden_size = cfg.hidden_size
         self.in_proj = nn.Linear(feat_dim, cfg.hidden_size)
         self.cond_proj = nn.Linear(feat_dim, cfg.hidden_size)
         self.out_proj = nn.Linear(cfg.hidden_size, feat_dim)
         self.time_mlp = TimeMLP(cfg.hidden_size)
         self.delta_time_mlp = TimeMLP(cfg.hidden_size)
-        self.decoder = TransformerStack(cfg, n_positions=N_MU_TOKENS + 1 + 2 * patch_size)
+        self.decoder = TransformerStack(cfg, n_positions=n_mu_tokens + 1 + 2 * patch_size)
 
     def forward(self, x: Tensor, mu: Tensor, t: Tensor, dt: Tensor, cond: Tensor) -> Tensor:
         """Velocity of the flow at time `t`.
 
         Args:
             x: the patch under way [B, P, D].
-            mu: condition from the two LMs [B, 2 * H_dit], zeros for the unconditional branch.
+            mu: condition from the two LMs [B, n_mu_tokens * H_dit], zeros for the unconditional
+                branch.
             t: flow time, 1 (noise) to 0 (speech) [B].
             dt: length of the step [B], 0 unless the checkpoint was trained in mean mode.
             cond: the previous patch [B, P, D].
@@ -73,17 +83,18 @@ class LocalDiT(nn.Module):
     def velocity(self, x: Tensor, mu: Tensor, time: Tensor, cond: Tensor) -> Tensor:
         """As `forward`, with the time embedding [B, H_dit] already made."""
         dtype = self.in_proj.weight.dtype
-        mu_tokens = mu.to(dtype).view(x.shape[0], N_MU_TOKENS, self.hidden_size)
+        mu_tokens = mu.to(dtype).view(x.shape[0], self.n_mu_tokens, self.hidden_size)
         cond_tokens = self.cond_proj(cond.to(dtype))
         return self.denoise(self.in_proj(x.to(dtype)), mu_tokens, time, cond_tokens)
 
     def denoise(
         self, x_tokens: Tensor, mu_tokens: Tensor, time: Tensor, cond_tokens: Tensor
     ) -> Tensor:
-        """As `velocity`, of tokens: [B, P, H], [B, 2, H], [B or 1, H], [B, P, H]."""
+        """As `velocity`, of tokens: [B, P, H], [B, n_mu, H], [B or 1, H], [B, P, H]."""
         B, P, H = x_tokens.shape
         times = time.unsqueeze(1).expand(B, 1, H)
-        tokens = torch.cat((mu_tokens, times, cond_tokens, x_tokens), dim=1)  # [B, 2 + 1 + 2P, H]
+        head = (mu_tokens, times) if self.n_mu_tokens > 1 else (mu_tokens + times,)
+        tokens = torch.cat((*head, cond_tokens, x_tokens), dim=1)  # [B, 3 + 2P or 1 + 2P, H]
         return self.out_proj(self.decoder(tokens)[:, -P:])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from voxnative.config import LMConfig
+from voxnative.config_lm import LMConfig
 from voxnative.nn.blocks import TransformerStack
 
 

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from voxnative.config import LMConfig
+from voxnative.config_lm import LMConfig
 
 
 def rope_tables(

@@ -16,18 +16,21 @@ class FlowDecoder(nn.Module):
 
     def __init__(self, config: VoxConfig) -> None:
         super().__init__()
-        self.estimator = LocalDiT(config.dit, config.feat_dim, config.patch_size)
+        self.estimator = LocalDiT(
+            config.dit, config.feat_dim, config.patch_size, config.family.n_mu_tokens
+        )
 
 
 class SpeechNets(nn.Module):
     """LocEnc, LocDiT, the projections between them and the LMs, and the AudioVAE in fp32.
 
-    Source: voxcpm/model/voxcpm2.py `VoxCPM2Model`.
+    Source: voxcpm/model/voxcpm2.py `VoxCPM2Model`, voxcpm/model/voxcpm.py `VoxCPMModel`.
     """
 
     def __init__(self, config: VoxConfig) -> None:
         super().__init__()
         hidden = config.lm.hidden_size
+        self.sums_condition = config.family.n_mu_tokens == 1
         self.feat_encoder = LocalEncoder(config.encoder, config.feat_dim, config.patch_size)
         self.feat_decoder = FlowDecoder(config)
         self.enc_to_lm_proj = nn.Linear(config.encoder.hidden_size, hidden)
@@ -48,6 +51,7 @@ class SpeechNets(nn.Module):
             residual: residual LM hidden states [B, H].
 
         Returns:
-            mu [B, 2 * H_dit].
+            mu [B, 2 * H_dit] side by side, or [B, H_dit] summed.
         """
-        return torch.cat((self.lm_to_dit_proj(hidden), self.res_to_dit_proj(residual)), dim=-1)
+        base, residual = self.lm_to_dit_proj(hidden), self.res_to_dit_proj(residual)
+        return base + residual if self.sums_condition else torch.cat((base, residual), dim=-1)
