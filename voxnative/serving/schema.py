@@ -72,7 +72,10 @@ class VoiceFields(_Strict):
         None, description="Recording of the voice: data URL, URL of an allowed host, or file path."
     )
     ref_text: str | None = Field(
-        None, max_length=MAX_INPUT_CHARS, description="What is said in ref_audio; continues it."
+        None,
+        max_length=MAX_INPUT_CHARS,
+        description="What is said in ref_audio, which is"
+        " then continued; a registered voice named beside it is the reference.",
     )
 
 

@@ -86,13 +86,13 @@ class SpeechServer:
             raise engine_dead()
         self._check_model(body.model)
         self.adapter.validate(body)
-        inputs = SpeechInputs()
-        if body.ref_audio is not None:
-            inputs = SpeechInputs(ref_audio=await fetch_audio(body.ref_audio, self.media))
-        elif body.voice is not None:
+        ref_audio = voice = None
+        # A recording of the body's own goes before the voice; one that is continued goes beside it.
+        if body.voice is not None and (body.ref_audio is None or body.ref_text is not None):
             voice = await asyncio.to_thread(self.voices.resolve, body.voice)
-            inputs = SpeechInputs(voice=voice)
-        return self.adapter.build(body, inputs)
+        if body.ref_audio is not None:
+            ref_audio = await fetch_audio(body.ref_audio, self.media)
+        return self.adapter.build(body, SpeechInputs(ref_audio, voice))
 
     async def prepare(self, body: SpeechBody) -> Utterance:
         """A validated request; errors as :meth:`call`."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from voxnative.errors import CheckpointError, ParameterError, TextError
-from voxnative.plugin import ARCHITECTURE
+from voxnative.plugin import ARCHITECTURE, ARCHITECTURES
 from voxnative.serving.adapters.base import ARTTSAdapter, SpeechInputs
 from voxnative.serving.adapters.registry import adapter_for
 from voxnative.serving.schema import SpeechBody
@@ -34,7 +34,7 @@ def arguments(adapter: ARTTSAdapter, inputs: SpeechInputs, **fields: Any) -> dic
 
 
 def test_an_unknown_architecture_names_the_known_ones() -> None:
-    with pytest.raises(CheckpointError, match=rf"'LlamaForCausalLM'; valid: {ARCHITECTURE}"):
+    with pytest.raises(CheckpointError, match=rf"'LlamaForCausalLM'; valid: {ARCHITECTURE}, Vox"):
         adapter_for("LlamaForCausalLM")
 
 
@@ -88,6 +88,20 @@ def test_the_bodys_own_recording(adapter: ARTTSAdapter) -> None:
     }
 
 
+@pytest.mark.parametrize("voice", [REGISTERED, TRANSCRIBED], ids=["bare", "transcribed"])
+def test_a_recording_is_continued_in_a_registered_voice(
+    adapter: ARTTSAdapter, voice: Voice
+) -> None:
+    inputs = SpeechInputs(ref_audio=b"RIFF", voice=voice)
+    assert arguments(adapter, inputs, ref_audio="data:,", ref_text="words") == {
+        "reference": (RECORDING, 16_000),
+        "prompt": b"RIFF",
+        "prompt_text": "words",
+    }
+    seeded = SpeechInputs(ref_audio=b"RIFF", voice=SEEDED)
+    assert "reference" not in arguments(adapter, seeded, ref_audio="data:,", ref_text="words")
+
+
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
@@ -100,6 +114,41 @@ def test_combinations_without_a_layout(
 ) -> None:
     with pytest.raises(ParameterError) as caught:
         adapter.validate(SpeechBody(input="hi", **fields))
+    assert caught.value.field == name
+
+
+@pytest.fixture(scope="module")
+def older() -> ARTTSAdapter:
+    return adapter_for(ARCHITECTURES["voxcpm"])
+
+
+def test_the_older_family_continues_recordings(older: ARTTSAdapter) -> None:
+    assert arguments(older, SpeechInputs(voice=SEEDED), cfg_value=3.0) == {"seed": 11, "cfg": 3.0}
+    assert arguments(older, SpeechInputs(voice=TRANSCRIBED)) == {
+        "prompt": (RECORDING, 16_000),
+        "prompt_text": "words",
+    }
+    given = SpeechInputs(ref_audio=b"RIFF", voice=REGISTERED)
+    assert arguments(older, given, ref_audio="data:,", ref_text="words") == {
+        "prompt": b"RIFF",
+        "prompt_text": "words",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "inputs", "name", "valid"),
+    [
+        ({"instructions": "calm"}, SpeechInputs(), "instructions", "ref_audio with ref_text"),
+        ({"ref_audio": "data:,"}, SpeechInputs(ref_audio=b"RIFF"), "ref_text", "continuation"),
+        ({"ref_text": "words"}, SpeechInputs(), "ref_text", "only together with ref_audio"),
+        ({"voice": "v"}, SpeechInputs(voice=REGISTERED), "voice", "registered with ref_text"),
+    ],
+)
+def test_the_older_family_refuses_its_other_modes(
+    older: ARTTSAdapter, fields: dict[str, Any], inputs: SpeechInputs, name: str, valid: str
+) -> None:
+    with pytest.raises(ParameterError, match=valid) as caught:
+        arguments(older, inputs, **fields)
     assert caught.value.field == name
 
 

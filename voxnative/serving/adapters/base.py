@@ -21,7 +21,8 @@ class SpeechInputs:
 
     Attributes:
         ref_audio: encoded bytes of the body's own recording.
-        voice: what ``voice`` names: a seed, or a recording.
+        voice: what ``voice`` names: a seed, or a recording; left out where the body's own
+            recording replaces it.
     """
 
     ref_audio: bytes | None = None

@@ -26,7 +26,8 @@ def adapter_for(architecture: str) -> ARTTSAdapter:
     Raises:
         CheckpointError: no adapter serves it; names those that there are.
     """
-    import voxnative.serving.adapters.voxcpm2  # noqa: F401  registers itself
+    import voxnative.serving.adapters.voxcpm
+    import voxnative.serving.adapters.voxcpm2  # noqa: F401  both register themselves
 
     if architecture not in _ADAPTERS:
         raise CheckpointError(

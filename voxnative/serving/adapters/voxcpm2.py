@@ -54,7 +54,10 @@ class VoxCPM2Adapter(ARTTSAdapter):
             )
 
     def build(self, body: SpeechBody, inputs: SpeechInputs) -> SpeechCall:
-        """The body's own recording and seed go before those of the voice."""
+        """The body's own recording and seed go before those of the voice.
+
+        A recording that is continued speaks on in the named voice, where that is a recording.
+        """
         arguments: dict[str, Any] = {
             argument: getattr(body, name) for argument, name in _SAMPLING.items()
         }
@@ -62,6 +65,8 @@ class VoxCPM2Adapter(ARTTSAdapter):
         voice = inputs.voice
         if inputs.ref_audio is not None:
             arguments |= _recording(inputs.ref_audio, body.ref_text)
+            if body.ref_text is not None and voice is not None and voice.recording is not None:
+                arguments["reference"] = (voice.recording, voice.sample_rate_hz)
         elif voice is not None and voice.recording is not None:
             # A described voice has to be a reference; otherwise a transcript is put to use.
             transcript = voice.transcript if body.instructions is None else None
