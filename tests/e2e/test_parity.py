@@ -72,6 +72,30 @@ def test_the_stop_decision_equals_the_reference(speaking: RecordingEngine) -> No
     assert error.max() < TOLERANCE
 
 
+DESCRIPTION = "a calm, low voice"
+
+
+@pytest.mark.parametrize("mode", ["reference", "voice design"])
+def test_a_voice_of_the_trained_checkpoint(
+    mode: str, speaking: RecordingEngine, voice: Callable[[int, float], np.ndarray]
+) -> None:
+    text = "the weather is very nice today."
+    settings: dict[str, Any] = {"seed": 6, "cfg": 3.0, "timesteps": 5}
+    arguments: dict[str, Any] = {}
+    call: dict[str, Any] = {"description": DESCRIPTION}
+    spoken = f"({DESCRIPTION}){text}"
+    if mode != "voice design":
+        arguments = recordings(mode, voice)
+        call, spoken = with_rate(arguments), text
+    expected = reference_generate(speaking.directory, spoken, n_steps=10, **settings, **arguments)
+    (got,) = speaking.run({"text": text, "max_steps": 10, "min_steps": 10, **settings, **call})
+    error = (got.latents - expected.latents).abs()
+    audio_error = (torch.from_numpy(got.result.samples) - expected.audio).abs()
+    print(f"trained, {mode}: latents max {error.max():.2e}, audio max {audio_error.max():.2e}")
+    assert error.max() < TOLERANCE
+    assert audio_error.max() < TOLERANCE
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "muP, RoPE everywhere, dense VAE, bf16 weights": {
         "use_mup": True,
