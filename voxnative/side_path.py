@@ -142,7 +142,10 @@ class SidePath:
         generator = torch.Generator().manual_seed(params.seed)
         self.live[request_id] = LiveRequest(params, slot, generator)
         self.state.clear(slot)
+        # The slot's tails may just be copied away on this stream (`park`).
+        before = self.lanes.mark()
         with self.lanes.on(self.lanes.decoder):
+            self.lanes.wait(before)
             self.state.clear_tails(slot)
 
     def park(self, request_id: str) -> None:
@@ -328,6 +331,11 @@ class SidePath:
         return list(samples.packed[:, : self.n_samples].unbind(0))
 
     # Graphs.
+
+    @property
+    def n_graphs(self) -> int:
+        """Graphs that `capture` makes."""
+        return len(self.buckets) * (len(self._patch_calls) + 1)
 
     def capture(self, on_bucket: Callable[[str, int], None]) -> int:
         """Capture all graphs on a CUDA device.

@@ -118,7 +118,8 @@ def random_tensor(name: str, shape: tuple[int, ...], config: VoxConfig, device: 
         return 0.02 * torch.randn(shape, device=device)
     if "embed" in name or name.endswith("special_token"):
         return torch.randn(shape, device=device) * (0.02 if "bias_embed" in name else 1.0)
-    fan_in = math.prod(shape[1:])
+    # The AudioVAE's residual units would add up to a saturated waveform at unit gain.
+    fan_in = math.prod(shape[1:]) * (3 if name.startswith(VAE_PREFIX) else 1)
     return torch.randn(shape, device=device) / math.sqrt(fan_in)
 
 

@@ -65,6 +65,7 @@ class Job:
         if not self.is_cuda:
             return {"max_num_seqs": max_num_seqs, "max_model_len": 512}
         return {
+            "enable_prefix_caching": False,  # all streams say the same text
             "dtype": "bfloat16",
             "max_num_seqs": max_num_seqs,
             "max_model_len": 1024,
@@ -172,26 +173,18 @@ class Job:
         lengths: dict[str, list[int]] = {}
         async with AsyncVoxNative(TINY, **(settings | {"max_model_len": 512})) as speech:
             for n_streams in concurrencies:
-                calls = [
-                    speech.synthesize(
-                        SENTENCES[i % len(SENTENCES)], seed=i // len(SENTENCES), cfg=3.0
-                    )
-                    for i in range(n_streams)
-                ]
-                if n_streams == 1:
-                    calls = [await call for call in self._one_by_one(speech)]
-                    results = calls
-                else:
-                    results = list(await asyncio.gather(*calls))
+                # One stream: each sentence after the other; else as many at once.
+                n_calls = max(n_streams, len(SENTENCES))
+                gate = asyncio.Semaphore(n_streams)
+                results = await asyncio.gather(
+                    *(_speak_sentence(speech, i, gate) for i in range(n_calls))
+                )
                 lengths[str(n_streams)] = [r.n_patches for r in results]
                 pcm = {
                     f"{i:03d}": (32767 * r.samples).astype(np.int16) for i, r in enumerate(results)
                 }
                 np.savez_compressed(self.out / f"words_{n_streams:03d}.npz", **pcm)
         return {"patches": lengths, "sentences": SENTENCES, "rate_hz": 16_000}
-
-    def _one_by_one(self, speech: Any) -> list[Any]:
-        return [speech.synthesize(sentence, seed=0, cfg=3.0) for sentence in SENTENCES]
 
     def part_peer(self) -> dict[str, Any]:
         from tests.perf.peer import is_installed, peer_report
@@ -210,6 +203,12 @@ class Job:
 
     def _kernel_choices(self) -> list[tuple[str, bool]]:
         return [("kernels", True), ("plain", False)] if self.is_cuda else [("plain", False)]
+
+
+async def _speak_sentence(speech: Any, index: int, gate: asyncio.Semaphore) -> Any:
+    n = len(SENTENCES)
+    async with gate:
+        return await speech.synthesize(SENTENCES[index % n], seed=index // n, cfg=3.0)
 
 
 PARTS = ("checkpoint", "stages", "parts", "serve", "isolation", "steps", "words", "peer")

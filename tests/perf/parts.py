@@ -12,7 +12,7 @@ import torch
 
 from voxnative.config import LMConfig, VoxConfig
 from voxnative.nn.flow_plan import FlowPlan, solve_planned
-from voxnative.nn.fused import fuse_local_networks
+from voxnative.nn.fused import compile_local_networks, fuse_local_networks
 from voxnative.nn.speech_nets import SpeechNets
 from voxnative.nn.vae_stream import StreamDecoder
 from voxnative.request_state import StepParams
@@ -110,11 +110,10 @@ def parts_report(
     fuse_local_networks(nets, kernels=kernels, fp8=fp8)
     estimator = nets.feat_decoder.estimator
     if compiles:
-        estimator.decoder.compile(dynamic=True)
-        nets.feat_encoder.encoder.compile(dynamic=True)
+        compile_local_networks(nets)
     decoder = StreamDecoder(nets.audio_vae, vae_precision)
     P, D = config.patch_size, config.feat_dim
-    T = estimator.n_mu_tokens + 1 + 2 * P
+    T = estimator.n_head_tokens + 2 * P
     plan = FlowPlan(estimator, N_TIMESTEPS, device, mean_mode=config.dit_mean_mode)
     rows: dict[str, Any] = {}
     for B in batches:

@@ -11,13 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from voxnative.config import LMConfig
+from voxnative.config import LMConfig, VAEConfig
 from voxnative.nn import fused_kernels
+from voxnative.nn.audio_vae import AudioVAE
 from voxnative.nn.blocks import TransformerStack
+from voxnative.nn.cfm import GUIDE_EPS, guide
 from voxnative.nn.fused import FusedStack
-from voxnative.nn.local_kernels import Tile, skinny_linear
+from voxnative.nn.fused_vae import FusedDecoder
+from voxnative.nn.local_kernels import Tile, euler_step, skinny_linear
 from voxnative.nn.rope import apply_rope, rope_tables
 from voxnative.nn.rope_kernel import rotate_in_place
+from voxnative.nn.vae_stream import StreamDecoder, init_stream
 
 CONFIG = LMConfig(
     hidden_size=80,
@@ -104,3 +108,44 @@ def test_rotation_in_place_leaves_values_alone() -> None:
     rotate_in_place(qkv, cos[positions], sin[positions], 3, hd)
     assert (qkv.view(3, 5, hd) - expected).abs().max() < 1e-6
     assert torch.equal(qkv.view(3, 5, hd)[:, 3:], heads[:, 3:])
+
+
+def test_an_euler_step_with_guidance() -> None:
+    v, x, cfg = torch.randn(6, 4, 12), torch.randn(3, 4, 12), torch.tensor([1.0, 2.0, 3.5])
+    dt = torch.tensor(0.13)
+    expected = x - dt * guide(*v.chunk(2), cfg)
+    assert largest(euler_step(v, x, cfg, dt, GUIDE_EPS), expected) < 1e-5
+
+
+def test_the_last_positions_alone(stack: TransformerStack) -> None:
+    x = torch.randn(2, 11, stack.norm.weight.shape[0])
+    assert largest(FusedStack(stack, kernels=True).last(x, 4), stack(x)[:, -4:]) < 1e-5
+
+
+@pytest.mark.parametrize("conditioned", [True, False])
+def test_the_decoder_in_chunks_on_kernels(conditioned: bool) -> None:
+    config = VAEConfig(
+        encoder_dim=4,
+        encoder_rates=(2,),
+        latent_dim=6,
+        decoder_dim=16,
+        decoder_rates=(3, 2),
+        sr_bin_boundaries=(20_000, 30_000) if conditioned else None,
+    )
+    torch.manual_seed(0)
+    vae = AudioVAE(config).requires_grad_(False)
+    for name, parameter in vae.decoder.named_parameters():
+        if name.endswith("alpha") or "embed" in name:
+            parameter.copy_(1.0 + 0.3 * torch.randn_like(parameter))
+    plain, fused = StreamDecoder(vae), StreamDecoder(vae, kernels=True)
+    assert isinstance(fused._run, FusedDecoder)
+    tails = [init_stream(vae, 2), init_stream(vae, 2)]
+    for _ in range(3):
+        latents = torch.randn(2, 4, 6)
+        expected, tails[0] = plain.decode(latents, tails[0])
+        wave, tails[1] = fused.decode(latents, tails[1])
+        assert expected.std() > 0.1
+        assert (wave - expected).abs().max() < 1e-5
+        for new, old in zip(tails[1], tails[0], strict=True):
+            assert new.shape == old.shape
+            assert (new - old).abs().max() < 1e-4

@@ -5,6 +5,7 @@ The runner itself needs a GPU; here its part is played by batches built by hand.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 from vllm import AsyncEngineArgs
 from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.config.compilation import CompilationMode, CUDAGraphMode
 from vllm.distributed import (
     cleanup_dist_env_and_memory,
     init_distributed_environment,
@@ -24,6 +26,7 @@ from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
 
+from voxnative.engine.engine_config import MAX_GRAPH_TOKENS, use_full_graphs
 from voxnative.engine.engine_input import engine_input, sampling_params
 from voxnative.engine.model import VoxCPM2ForSpeech
 from voxnative.engine.model_state import SpeechModelState
@@ -300,3 +303,21 @@ def test_ends_and_aborts_leave_nothing(runner: Runner, prompt: SpeechPrompt) -> 
     runner.state.park_request("b")
     runner.state.end_request("b")
     assert len(runner.state.side_path.live) == 0
+
+
+def test_graph_settings_that_were_left_open_are_filled(vllm_config: VllmConfig) -> None:
+    """On CUDA: full graphs for decode and mixed steps; a user's own settings stand."""
+    config = copy.deepcopy(vllm_config)
+    compilation = config.compilation_config
+    compilation.mode = compilation.cudagraph_mode = None
+    compilation.cudagraph_capture_sizes = compilation.max_cudagraph_capture_size = None
+    config.scheduler_config.max_num_seqs = 64
+    use_full_graphs(config)
+    assert compilation.mode == CompilationMode.NONE
+    assert compilation.cudagraph_mode == CUDAGraphMode.FULL
+    assert compilation.cudagraph_capture_sizes[-1] == MAX_GRAPH_TOKENS
+    compilation.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
+    compilation.cudagraph_capture_sizes = [1, 2]
+    use_full_graphs(config)
+    assert compilation.cudagraph_mode == CUDAGraphMode.FULL_DECODE_ONLY
+    assert compilation.cudagraph_capture_sizes == [1, 2]

@@ -75,7 +75,7 @@ def test_kernels_in_tritons_interpreter(repo: Path) -> None:
         cwd=repo,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=550,
     )
     assert done.returncode == 0, done.stdout[-4000:]
-    assert "8 passed" in done.stdout
+    assert "10 passed" in done.stdout

@@ -20,7 +20,7 @@ from voxnative.engine.batch_rows import decode_rows, replayed_spans, sampling_ro
 from voxnative.engine.engine_input import EXTRA_ARGS_KEY, step_params
 from voxnative.engine.options import SpeechOptions
 from voxnative.engine.processor import AUDIO_MODALITY
-from voxnative.nn.fused import fuse_local_networks
+from voxnative.nn.fused import compile_local_networks, fuse_local_networks
 from voxnative.nn.vae_stream import StreamDecoder
 from voxnative.side_path import SidePath, StepSamples
 
@@ -52,11 +52,14 @@ class SpeechModelState(DefaultModelState):
         if options.compile_solver is not None:
             compiles = options.compile_solver
         if compiles:
-            speech.feat_decoder.estimator.decoder.compile(dynamic=True)
-            speech.feat_encoder.encoder.compile(dynamic=True)
+            compile_local_networks(speech)
         self.side_path = SidePath(
             speech,
-            StreamDecoder(speech.audio_vae, options.vae_precision if is_cuda else "fp32"),
+            StreamDecoder(
+                speech.audio_vae,
+                options.vae_precision if is_cuda else "fp32",
+                kernels=options.vae_kernels,
+            ),
             paged.config,
             n_slots=self.max_num_reqs,
             dtype=self.dtype,

@@ -21,6 +21,7 @@ class SpeechOptions:
             minute or more of compilation at every start (plan/LOG.md).
         kernels: our Triton kernels in the local networks. None: on CUDA.
         vae_precision: of the AudioVAE's decoder on CUDA: "fp32", "tf32" or "fp16".
+        vae_kernels: our Triton kernels in the AudioVAE's decoder (CUDA).
         fp8_dit: weights of the local DiT in 8-bit floats (CUDA, capability 8.9 or above).
         graph_timesteps: numbers of timesteps whose step is captured as CUDA graphs at start;
             other numbers run without a graph.
@@ -29,6 +30,7 @@ class SpeechOptions:
     compile_solver: bool | None = None
     kernels: bool | None = None
     vae_precision: str = "tf32"
+    vae_kernels: bool = False
     fp8_dit: bool = False
     graph_timesteps: tuple[int, ...] = (DEFAULT_TIMESTEPS,)
 

@@ -61,7 +61,8 @@ class SpeechGPUModelRunner(GPUModelRunner):
 
     def _capture_side_path(self) -> None:
         side_path = self.model_state.side_path
-        with tqdm(desc="Capturing side path graphs", unit="graph") as bar:
+        n_graphs = side_path.n_graphs
+        with tqdm(desc="Capturing side path graphs", total=n_graphs, unit="graph") as bar:
 
             def on_bucket(name: str, bucket: int) -> None:
                 bar.set_postfix_str(f"{name}, batch {bucket}")

@@ -15,7 +15,7 @@ from voxnative.engine.worker_rpc import SpeechWorkerRpc
 
 # vLLM's own graphs of the language models, and what the decoder takes while a continuation is
 # primed, are allocated behind the KV cache.
-RESERVE_BYTES = 2 << 30
+RESERVE_BYTES = 1 << 30
 
 
 class SpeechGPUWorker(SpeechWorkerRpc, Worker):

@@ -121,3 +121,7 @@ class TransformerStack(nn.Module):
         for layer in self.layers:
             x = layer(x, rope)
         return self.norm(x)
+
+    def last(self, x: Tensor, n_last: int) -> Tensor:
+        """As `forward`, of the last positions alone [B, n_last, H]."""
+        return self(x)[:, -n_last:]

@@ -18,7 +18,7 @@ from voxnative.errors import ParameterError
 
 MIN_TIMESTEPS = 2  # the first step stands still: one step alone would return the noise
 _ZERO_VELOCITY_SHARE = 0.04  # of the grid points, at least one step
-_EPS = 1e-8
+GUIDE_EPS = 1e-8
 
 
 class Velocity(Protocol):
@@ -119,5 +119,5 @@ def guide(conditional: Tensor, unconditional: Tensor, cfg: Tensor) -> Tensor:
     """
     dot = (conditional * unconditional).sum(dim=(1, 2), keepdim=True)
     norm = unconditional.square().sum(dim=(1, 2), keepdim=True)
-    base = unconditional * (dot / (norm + _EPS))
+    base = unconditional * (dot / (norm + GUIDE_EPS))
     return base + cfg.view(-1, 1, 1) * (conditional - base)

@@ -7,10 +7,12 @@ loop is the transformer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from voxnative.nn.cfm import euler_times, guide, sway_grid
+from voxnative.nn.cfm import GUIDE_EPS, euler_times, guide, sway_grid
 from voxnative.nn.local_dit import LocalDiT
 
 
@@ -55,16 +57,34 @@ def solve_planned(
     Returns:
         Patch [B, P, D] fp32.
     """
-    B = noise.shape[0]
+    B, P, _ = noise.shape
     dtype = estimator.in_proj.weight.dtype
-    mu_tokens = mu.to(dtype).view(B, estimator.n_mu_tokens, -1)
-    mu_pair = torch.cat((mu_tokens, torch.zeros_like(mu_tokens)))  # [2B, n_mu, H_dit]
-    cond_tokens = estimator.cond_proj(cond.to(dtype))
-    cond_pair = torch.cat((cond_tokens, cond_tokens))  # [2B, P, H_dit]
+    # [mu, time, cond (P), x (P)] of the conditional rows, then of the unconditional ones; where
+    # the condition is one token, the time is added to it.
+    n_mu, n_head = estimator.n_mu_tokens, estimator.n_head_tokens
+    tokens = noise.new_zeros(2, B, n_head + 2 * P, estimator.hidden_size, dtype=dtype)
+    tokens[0, :, :n_mu] = mu.to(dtype).view(B, n_mu, -1)
+    tokens[:, :, n_head:-P] = estimator.cond_proj(cond.to(dtype))
+    conditions = tokens[:, :, n_head - 1].clone()  # [2, B, H], zero where the time has a token
+    euler = _euler_step(estimator)
     x = noise
     for time, dt in plan.steps:
-        x_tokens = estimator.in_proj(x.to(dtype))
-        v = estimator.denoise(torch.cat((x_tokens, x_tokens)), mu_pair, time, cond_pair).float()
-        conditional, unconditional = v.chunk(2)
-        x = x - dt * guide(conditional, unconditional, cfg)
+        tokens[:, :, n_head - 1] = conditions + time
+        tokens[:, :, -P:] = estimator.in_proj(x.to(dtype))
+        v = estimator.out_proj(estimator.decoder.last(tokens.flatten(0, 1), P))
+        x = euler(v, x, cfg, dt)
     return x
+
+
+def _euler_step(estimator: LocalDiT) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """Velocities of both branches [2B, P, D], state, guidance and step length -> next state."""
+    if getattr(estimator.decoder, "kernels", False):
+        from voxnative.nn.local_kernels import euler_step
+
+        return lambda v, x, cfg, dt: euler_step(v, x, cfg, dt, GUIDE_EPS)
+    return _plain_euler_step
+
+
+def _plain_euler_step(v: Tensor, x: Tensor, cfg: Tensor, dt: Tensor) -> Tensor:
+    conditional, unconditional = v.float().chunk(2)
+    return x - dt * guide(conditional, unconditional, cfg)

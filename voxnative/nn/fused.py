@@ -104,6 +104,7 @@ class FusedStack(nn.Module):
         layers: Any = stack.layers
         self.layers = nn.ModuleList(make(layer, fp8=fp8) for layer in layers)
         self.norm = stack.norm
+        self.kernels = kernels
         self.register_buffer("cos", stack.cos, persistent=False)
         self.register_buffer("sin", stack.sin, persistent=False)
         self.cos: Tensor | None
@@ -111,12 +112,23 @@ class FusedStack(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, H] -> [B, T, H], every position seeing every other."""
+        return self.last(x, x.shape[1])
+
+    def last(self, x: Tensor, n_last: int) -> Tensor:
+        """As `forward`, of the last positions alone [B, n_last, H]; x stays as it is."""
         B, T, H = x.shape
         rope = None if self.cos is None or self.sin is None else (self.cos[:T], self.sin[:T])
         flat = x.reshape(B * T, H)
         for layer in self.layers:
             flat = layer(flat, T, rope)
-        return self.norm(flat).view(B, T, H)
+        wanted = flat.view(B, T, H)[:, T - n_last :].reshape(B * n_last, H)
+        if self.kernels:
+            from voxnative.nn.local_kernels import rms_norm
+
+            normed = rms_norm(wanted, self.norm.weight, self.norm.eps)
+        else:
+            normed = self.norm(wanted)
+        return normed.view(B, n_last, H)
 
 
 def fuse_local_networks(nets: SpeechNets, *, kernels: bool, fp8: bool = False) -> None:
@@ -132,3 +144,10 @@ def fuse_local_networks(nets: SpeechNets, *, kernels: bool, fp8: bool = False) -
     encoder: Any = nets.feat_encoder
     encoder.encoder = FusedStack(encoder.encoder, kernels=kernels)
     nets.requires_grad_(False)
+
+
+def compile_local_networks(nets: SpeechNets) -> None:
+    """Run the layers of fused networks through `torch.compile`: one layer's code serves all."""
+    for stack in (nets.feat_decoder.estimator.decoder, nets.feat_encoder.encoder):
+        for layer in stack.layers:
+            layer.compile(dynamic=True)

@@ -57,6 +57,11 @@ class LocalDiT(nn.Module):
         self.delta_time_mlp = TimeMLP(cfg.hidden_size)
         self.decoder = TransformerStack(cfg, n_positions=n_mu_tokens + 1 + 2 * patch_size)
 
+    @property
+    def n_head_tokens(self) -> int:
+        """Tokens in front of the condition's: a single mu has the time added, else it has its own."""
+        return self.n_mu_tokens + 1 if self.n_mu_tokens > 1 else 1
+
     def forward(self, x: Tensor, mu: Tensor, t: Tensor, dt: Tensor, cond: Tensor) -> Tensor:
         """Velocity of the flow at time `t`.
 
@@ -95,7 +100,7 @@ class LocalDiT(nn.Module):
         times = time.unsqueeze(1).expand(B, 1, H)
         head = (mu_tokens, times) if self.n_mu_tokens > 1 else (mu_tokens + times,)
         tokens = torch.cat((*head, cond_tokens, x_tokens), dim=1)  # [B, 3 + 2P or 1 + 2P, H]
-        return self.out_proj(self.decoder(tokens)[:, -P:])
+        return self.out_proj(self.decoder.last(tokens, P))
 
 
 def sinusoids(t: Tensor, dim: int) -> Tensor:

@@ -159,6 +159,46 @@ def _skinny_kernel(
     tl.store(out_ptr + out_at, products.to(dtype), mask=mask)
 
 
+@triton.jit
+def _euler_kernel(
+    v_ptr, x_ptr, cfg_ptr, dt_ptr, out_ptr, eps, B, N: tl.constexpr, N_PAD: tl.constexpr
+):  # fmt: skip
+    """Guidance and Euler step of one request: both branches' velocities -> the next state."""
+    row = tl.program_id(0)
+    n = tl.arange(0, N_PAD)
+    mask = n < N
+    conditional = tl.load(v_ptr + row * N + n, mask=mask, other=0.0).to(tl.float32)
+    unconditional = tl.load(v_ptr + (B + row) * N + n, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + row * N + n, mask=mask, other=0.0)
+    dot = tl.sum(conditional * unconditional, axis=0)
+    norm = tl.sum(unconditional * unconditional, axis=0)
+    base = unconditional * (dot / (norm + eps))
+    guided = base + tl.load(cfg_ptr + row) * (conditional - base)
+    tl.store(out_ptr + row * N + n, x - tl.load(dt_ptr) * guided, mask=mask)
+
+
+def euler_step(v: Tensor, x: Tensor, cfg: Tensor, dt: Tensor, eps: float) -> Tensor:
+    """x - dt * guide(v) as in `cfm`.
+
+    Args:
+        v: [2B, P, D] velocities, conditional rows first.
+        x: [B, P, D] fp32.
+        cfg: [B] fp32.
+        dt: [] fp32.
+        eps: of the projection's denominator.
+
+    Returns:
+        [B, P, D] fp32.
+    """
+    B, P, D = x.shape
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    _euler_kernel[(B,)](
+        v.contiguous(), x.contiguous(), cfg.contiguous(), dt, out, eps, B,
+        N=P * D, N_PAD=triton.next_power_of_2(P * D), num_warps=2,
+    )  # fmt: skip
+    return out
+
+
 def attend(
     qkv: Tensor, T: int, rope: tuple[Tensor, Tensor] | None, n_heads: int, n_kv: int, head_dim: int
 ) -> Tensor:

@@ -10,8 +10,9 @@ Source: voxcpm/modules/audiovae/audio_vae_v2.py `StreamingVAEDecoder`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -83,22 +84,30 @@ class StreamDecoder:
         vae: the AudioVAE, fp32.
         precision: "fp32", "tf32" (matrix products on tensor cores, storage fp32) or "fp16" (a
             copy of the decoder in half precision).
+        kernels: run Triton kernels between the products, where the decoder's form allows it.
 
     Raises:
         ParameterError: another precision.
     """
 
-    def __init__(self, vae: AudioVAE, precision: str = "fp32") -> None:
+    def __init__(self, vae: AudioVAE, precision: str = "fp32", *, kernels: bool = False) -> None:
         if precision not in PRECISIONS:
             raise ParameterError("vae_precision", precision, ", ".join(PRECISIONS))
         self.precision = precision
         self.dtype = torch.float16 if precision == "fp16" else torch.float32
-        self.model = copy.deepcopy(vae.decoder).half() if precision == "fp16" else vae.decoder
+        decoder = copy.deepcopy(vae.decoder).half() if precision == "fp16" else vae.decoder
+        self._run: Callable[[Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
+        self._run = partial(stream_decode, decoder)
+        if kernels:
+            from voxnative.nn.fused_vae import FusedDecoder, is_supported
+
+            if is_supported(decoder):
+                self._run = FusedDecoder(decoder)
 
     def decode(self, latents: Tensor, tails: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """As :func:`decode_chunk`; waves are fp32, tails have `dtype`."""
         with self._matrix_precision():
-            wave, tails = stream_decode(self.model, latents.to(self.dtype), tails)
+            wave, tails = self._run(latents.to(self.dtype), tails)
         return wave.float(), tails
 
     @contextmanager
@@ -107,11 +116,12 @@ class StreamDecoder:
         if not torch.cuda.is_available():
             yield
             return
-        allow_tf32 = self.precision != "fp32"
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = allow_tf32
+        settings = (torch.backends.cuda.matmul, torch.backends.cudnn)
+        before = [setting.allow_tf32 for setting in settings]
+        for setting in settings:
+            setting.allow_tf32 = self.precision != "fp32"
         try:
-            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=allow_tf32):
-                yield
+            yield
         finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
+            for setting, value in zip(settings, before, strict=True):
+                setting.allow_tf32 = value
