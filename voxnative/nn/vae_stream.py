@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -116,7 +117,7 @@ class StreamDecoder:
         if not torch.cuda.is_available():
             yield
             return
-        settings = (torch.backends.cuda.matmul, torch.backends.cudnn)
+        settings: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
         before = [setting.allow_tf32 for setting in settings]
         for setting in settings:
             setting.allow_tf32 = self.precision != "fp32"
