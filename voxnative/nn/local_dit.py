@@ -59,7 +59,7 @@ class LocalDiT(nn.Module):
 
     @property
     def n_head_tokens(self) -> int:
-        """Tokens in front of the condition's: a single mu has the time added, else it has its own."""
+        """Tokens in front of the condition's; a single mu has the time added to it."""
         return self.n_mu_tokens + 1 if self.n_mu_tokens > 1 else 1
 
     def forward(self, x: Tensor, mu: Tensor, t: Tensor, dt: Tensor, cond: Tensor) -> Tensor:
