@@ -89,6 +89,7 @@ def measure(server: Server, engine: RecordingEngine, n_clients: int) -> dict[str
 
 
 @pytest.mark.tts
+@pytest.mark.full_model
 @pytest.mark.hardware_test(res="cpu", num_cards=0)
 def test_overhead(speech_server: Server, speaking: RecordingEngine, repo: Path) -> None:
     measure(speech_server, speaking, 1)  # both are warm from here on
