@@ -1,7 +1,7 @@
 """How two workers of pytest-xdist share the tests (`make test`).
 
 The tests that share a server go to one worker, those that share engines to the other, so that
-none is started twice; every other test goes to whichever worker is free.
+none is started twice; every other file goes to whichever worker is free.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from xdist.scheduler import LoadScopeScheduling
 
 
 class ByEngine(LoadScopeScheduling):
-    """Scopes are the two groups, and each other test by itself; the largest go first."""
+    """Scopes are the two groups and each other file; those with the most tests go first."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(("tests/e2e/", "tests/perf/")):
-            file = nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        if file.startswith(("tests/e2e/", "tests/perf/")):
             return "server" if "serve" in file else "engine"  # test_serve_*.py, test_vllm_serve.py
-        return nodeid
+        return file
 
 
 @pytest.hookimpl(optionalhook=True)
