@@ -17,6 +17,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from examples.offline_inference import end2end
 from tests.engines import RecordingEngine
+from voxnative.bench import command as bench
 from voxnative.cli import _parser
 from voxnative.serving import demo, launcher
 
@@ -86,7 +87,7 @@ def test_make_say_needs_a_text(repo: Path) -> None:
 
 def test_every_call_of_voxnative_parses(readme: str, repo: Path) -> None:
     calls = commands(readme, "voxnative")
-    assert {"say", "info", "serve", "demo"} <= {call[1] for call in calls}
+    assert {"say", "info", "serve", "demo", "bench"} <= {call[1] for call in calls}
     for _, command, *arguments in calls:
         if command == "serve":
             _, deploy, flags = launcher._split(arguments)
@@ -94,6 +95,8 @@ def test_every_call_of_voxnative_parses(readme: str, repo: Path) -> None:
             make_arg_parser(FlexibleArgumentParser()).parse_args(flags)
         elif command == "demo":
             demo._parser().parse_args(arguments)
+        elif command == "bench":
+            assert (repo / bench._parser().parse_args(arguments).matrix).is_file()
         else:
             assert _parser().parse_args([command, *arguments]).run.__name__ == command
 

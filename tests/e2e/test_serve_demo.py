@@ -135,24 +135,32 @@ class Page:
         return self.driver.execute_script("return window.played")
 
 
-@pytest.fixture
-def page(demo_url: str, tmp_path: Path) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    folder = tmp_path_factory.mktemp("browser")
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     chromedriver = shutil.which("chromedriver")
     assert chromium, "no browser is installed: run `make browser`"
     assert chromedriver, "the browser's driver is not installed: run `make browser`"
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
+    for flag in (*FLAGS, f"--user-data-dir={folder / 'profile'}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(chromedriver, env={**os.environ, "HOME": str(tmp_path)})
+    service = webdriver.ChromeService(chromedriver, env={**os.environ, "HOME": str(folder)})
     driver = webdriver.Chrome(options, service)
     driver.set_script_timeout(SPEECH_S)
     try:
-        yield Page(driver, demo_url)
+        yield driver
     finally:
         driver.quit()
+
+
+@pytest.fixture
+def page(demo_url: str, browser: webdriver.Chrome) -> Page:
+    """The page, loaded anew; what earlier pages wrote to the browser's log is gone."""
+    browser.get_log("browser")
+    return Page(browser, demo_url)
 
 
 def columns_drawn(page: Page) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.e2e.test_serve_demo import Page, demo_url, page  # noqa: F401  the browser's fixtures
+from tests.e2e.test_serve_demo import Page, browser, demo_url, page  # noqa: F401  the browser's
 from tests.helpers.runtime import Server, serve
 
 pytestmark = [

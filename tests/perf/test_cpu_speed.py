@@ -9,6 +9,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.engines import RecordingEngine
@@ -49,13 +50,16 @@ def measure(engine: RecordingEngine, n_streams: int) -> dict[str, Any]:
     }
 
 
-def test_speed(speaking: RecordingEngine, repo: Path) -> None:
+@pytest.mark.parametrize(
+    "streams", [(1,), pytest.param((1, 4), marks=pytest.mark.full_model)], ids=["one", "four"]
+)
+def test_speed(streams: tuple[int, ...], speaking: RecordingEngine, repo: Path) -> None:
     report = {
         "machine": platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
         "timesteps": 10,
-        "runs": [measure(speaking, n) for n in (1, 4)],
+        "runs": [measure(speaking, n) for n in streams],
     }
     text = json.dumps(report, indent=1)
     print(text)
