@@ -14,6 +14,7 @@ _PUBLIC_NAMES = {
     "SpeechChunk": "offline",
     "SpeechResult": "offline",
     "VoxNative": "offline",
+    "PieceRecord": "result",
     "SpeechParams": "params",
     "VoxConfig": "config",
     "AudioInputError": "errors",
@@ -22,6 +23,7 @@ _PUBLIC_NAMES = {
     "InvalidRequestError": "errors",
     "MissingExtraError": "errors",
     "ParameterError": "errors",
+    "PieceError": "errors",
     "TextError": "errors",
     "VoxNativeError": "errors",
 }
@@ -34,6 +36,8 @@ __all__ = [
     "InvalidRequestError",
     "MissingExtraError",
     "ParameterError",
+    "PieceError",
+    "PieceRecord",
     "SpeechChunk",
     "SpeechParams",
     "SpeechResult",
@@ -53,11 +57,13 @@ if TYPE_CHECKING:
         InvalidRequestError,
         MissingExtraError,
         ParameterError,
+        PieceError,
         TextError,
         VoxNativeError,
     )
     from voxnative.offline import AsyncVoxNative, SpeechChunk, SpeechResult, VoxNative
     from voxnative.params import SpeechParams
+    from voxnative.result import PieceRecord
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ import numpy as np
 from voxnative.checkpoint import resolve_checkpoint
 from voxnative.config import VoxConfig
 from voxnative.errors import EngineError, InvalidRequestError, ParameterError
+from voxnative.long_request import LongRequest, plan_long
+from voxnative.long_speech import LongRun
 from voxnative.result import SpeechChunk, SpeechResult
+from voxnative.silence_guard import SilenceGuard
 from voxnative.speech_request import RequestBuilder, SpeechRequest
 from voxnative.tokenizer import TextTokenizer
 
@@ -123,9 +127,12 @@ class AsyncVoxNative:
 
     async def prepare(self, text: str, **arguments: Any) -> SpeechRequest:
         """Validate one call without running it; arguments as ``RequestBuilder.build``."""
+        return await asyncio.to_thread(self._builder().build, text, **arguments)
+
+    def _builder(self) -> RequestBuilder:
         if self._requests is None:
             raise EngineError("the engine is not running: use 'async with' or call start()")
-        return await asyncio.to_thread(self._requests.build, text, **arguments)
+        return self._requests
 
     async def stream(self, text: str, **arguments: Any) -> AsyncGenerator[SpeechChunk, None]:
         """Speak ``text``; yields new samples as they exist.
@@ -136,7 +143,7 @@ class AsyncVoxNative:
             InvalidRequestError: before the engine sees the request.
             EngineError: the engine failed.
         """
-        run = self.run(await self.prepare(text, **arguments))
+        run = self.run((await self.prepare(text, **arguments)).streamed())
         async with aclosing(run.chunks()) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -144,7 +151,49 @@ class AsyncVoxNative:
     async def synthesize(self, text: str, **arguments: Any) -> SpeechResult:
         """Speak ``text`` to its end; arguments and errors as :meth:`stream`."""
         started = time.perf_counter()
-        return await self.run(await self.prepare(text, **arguments), started).result()
+        return await self._spoken(await self.prepare(text, **arguments), started)
+
+    async def _spoken(self, request: SpeechRequest, started: float) -> SpeechResult:
+        """One request to its end; a bad case once more, if that is asked for."""
+        for number in range(request.bad_case.n_attempts):
+            result = await self.run(request.attempt(number), started).result()
+            result = replace(result, n_attempts=number + 1)
+            if not (request.bad_case.retry and request.is_bad_case(result.n_patches)):
+                return result
+        return replace(result, finish_reason="bad_case")
+
+    async def prepare_long(self, text: str, **arguments: Any) -> LongRequest:
+        """Validate a text of any length without running it; arguments as ``plan_long``."""
+        return await asyncio.to_thread(plan_long, self._builder(), text, **arguments)
+
+    def run_long(self, request: LongRequest, started: float | None = None) -> LongRun:
+        """Make a run of a prepared text; nothing is sent before its chunks are read."""
+        return LongRun(self.run, request, self.sample_rate_hz, started or time.perf_counter())
+
+    async def stream_long(self, text: str, **arguments: Any) -> AsyncGenerator[SpeechChunk, None]:
+        """Speak a text of any length, piece by piece, with flat memory.
+
+        Arguments are those of :meth:`stream` and, of ``plan_long``, ``joint``,
+        ``piece_tokens``, ``first_piece``, ``lookahead`` and ``live``. With ``live``, the
+        default here, samples come as they are made; without it a piece comes when it is
+        complete, after a second attempt if it ran away.
+
+        Raises:
+            InvalidRequestError: before the engine sees anything.
+            PieceError: a piece failed; a call with its index as ``first_piece`` goes on.
+        """
+        run = self.run_long(await self.prepare_long(text, **{"live": True, **arguments}))
+        async with aclosing(run.chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def synthesize_long(self, text: str, **arguments: Any) -> SpeechResult:
+        """Speak a text of any length to its end; each piece is checked.
+
+        Arguments and errors as :meth:`stream_long`; the result's ``pieces`` say how each went.
+        """
+        started = time.perf_counter()
+        return await self.run_long(await self.prepare_long(text, **arguments), started).result()
 
     async def synthesize_batch(
         self, items: Sequence[str | Mapping[str, Any]], **defaults: Any
@@ -173,7 +222,7 @@ class AsyncVoxNative:
                 raise
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.run(r, started).result()) for r in requests]
+                tasks = [group.create_task(self._spoken(r, started)) for r in requests]
         except ExceptionGroup as failures:  # the group aborts the others when one fails
             raise failures.exceptions[0] from failures
         return [task.result() for task in tasks]
@@ -204,7 +253,7 @@ class SpeechRun:
         self._request = request
         self._started = started
         self.request_id = uuid.uuid4().hex
-        self.finish_reason: str | None = None
+        self.finish_reason: Any = None
         self.ttfa_s: float | None = None
 
     async def chunks(self) -> AsyncGenerator[SpeechChunk, None]:
@@ -223,17 +272,24 @@ class SpeechRun:
             sampling_params(request.params, request.n_max_steps, self._config),
             self.request_id,
         )
-        index = 0
+        index, has_run_out = 0, False
+        rate_hz = self._config.vae.out_sample_rate_hz
+        guard = SilenceGuard(request.params.max_silence_s, rate_hz)
         try:
             async with aclosing(outputs):
                 async for output in outputs:
                     for samples in output.multimodal_output["model_outputs"]:
                         if self.ttfa_s is None:
                             self.ttfa_s = time.perf_counter() - self._started
-                        yield self._chunk(samples.numpy(), index)
+                        chunk = self._chunk(samples.numpy(), index)
+                        has_run_out = not guard.hears(chunk.samples)
+                        yield chunk
                         index += 1
                     if output.finished:
                         self.finish_reason = output.outputs[0].finish_reason
+                    elif has_run_out and index > request.params.min_steps:
+                        self.finish_reason = "silence"
+                        return  # closing the outputs aborts the request
         except (EngineDeadError, EngineGenerateError) as error:
             reason = str(error) or repr(error.__cause__ or error)
             raise EngineError(f"the engine failed: {reason}") from error
@@ -250,13 +306,13 @@ class SpeechRun:
         async with aclosing(self.chunks()) as chunks:
             parts = [chunk.samples async for chunk in chunks]
         assert self.ttfa_s is not None
-        assert self._request.params.seed is not None
         return SpeechResult(
             samples=np.concatenate(parts),
             sample_rate_hz=self._config.vae.out_sample_rate_hz,
-            finish_reason="stop" if self.finish_reason == "stop" else "length",
+            finish_reason=self.finish_reason,
             n_patches=len(parts),
-            seed=self._request.params.seed,
+            n_max_patches=self._request.n_max_steps,
+            seed=self._request.seed,
             ttfa_s=self.ttfa_s,
             wall_s=time.perf_counter() - self._started,
         )

@@ -13,24 +13,24 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-import numpy as np
-
 import voxnative
-from voxnative.errors import EngineError, ParameterError, TextError, VoxNativeError
+from voxnative.errors import EngineError, ParameterError, PieceError, TextError, VoxNativeError
 from voxnative.terminal import Progress, Streams, claimed_streams
-from voxnative.units import DEFAULT_TEMPERATURE, DEFAULT_TIMESTEPS, MAX_REFERENCE_S
-from voxnative.wav import check_output, save_audio, wav_bytes
+from voxnative.units import DEFAULT_TEMPERATURE, DEFAULT_TIMESTEPS, JOINTS, MAX_REFERENCE_S
+from voxnative.wav import AudioFile, check_output
 
 if TYPE_CHECKING:
     from voxnative.async_api import AsyncVoxNative
-    from voxnative.speech_request import SpeechRequest
+    from voxnative.long_request import LongRequest
 
 STDIO = "-"
+COPY_BYTES = 2**20
 LOG_LEVEL = "VLLM_LOGGING_LEVEL"
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def say(args: argparse.Namespace, streams: Streams) -> None:
-    """Speak a text to a file or to standard output."""
+    """Speak a text of any length to a file or to standard output."""
     text = _read_text(args.text, args.file)
     if args.output != STDIO:
         check_output(args.output)
@@ -81,6 +81,7 @@ def say(args: argparse.Namespace, streams: Streams) -> None:
     from voxnative.async_api import SHIPPED_CHECKPOINT, AsyncVoxNative
     from voxnative.checkpoint import resolve_checkpoint
     from voxnative.config import VoxConfig
+    from voxnative.long_request import plan_long
     from voxnative.speech_request import RequestBuilder
     from voxnative.tokenizer import TextTokenizer
 
@@ -89,41 +90,63 @@ def say(args: argparse.Namespace, streams: Streams) -> None:
     config = VoxConfig.from_dir(directory)
     context_len = min(config.max_length, config.lm.max_position_embeddings)
     builder = RequestBuilder(config, TextTokenizer.from_dir(directory), context_len)
-    request = builder.build(text, **{name: getattr(args, name) for name in _REQUEST_OPTIONS})
+    options = {name: getattr(args, name) for name in _REQUEST_OPTIONS}
+    request = plan_long(builder, text, **options).live_if_short()
 
     speech = AsyncVoxNative(directory, max_num_seqs=1, max_model_len=context_len)
-    with _interruptible():
-        samples, summary = asyncio.run(_speak(speech, request, streams))
-    if args.output == STDIO:
-        streams.write(wav_bytes(samples, speech.sample_rate_hz))
-        streams.err.write(f"{summary}\n")
-    else:
-        save_audio(args.output, samples, speech.sample_rate_hz)
-        streams.write(f"{args.output}: {summary}\n".encode())
+    with contextlib.ExitStack() as stack:
+        path = Path(args.output)
+        if args.output == STDIO:  # a header holds a length: the file is sent when it is complete
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory()), "speech.wav")
+        file = stack.enter_context(AudioFile(path, speech.sample_rate_hz))
+        try:
+            with _interruptible():
+                summary = asyncio.run(_speak(speech, request, file, streams))
+        except PieceError as error:
+            if error.index > request.first_piece and args.output != STDIO:
+                kept = path.with_name(f"{path.stem}.part{path.suffix}")
+                file.complete(kept)
+                streams.err.write(
+                    f"voxnative: {kept} holds everything before; --first-piece {error.index} "
+                    f"--seed {request.seed} goes on\n"
+                )
+            raise
+        path = file.complete()
+        if args.output == STDIO:
+            with path.open("rb") as complete:
+                while block := complete.read(COPY_BYTES):
+                    streams.write(block)
+            streams.err.write(f"{summary}\n")
+        else:
+            streams.write(f"{args.output}: {summary}\n".encode())
 
 
 async def _speak(
-    speech: AsyncVoxNative, request: SpeechRequest, streams: Streams
-) -> tuple[np.ndarray, str]:
-    """Samples float32 [n] of one request, and a line about them; shows progress."""
+    speech: AsyncVoxNative, request: LongRequest, file: AudioFile, streams: Streams
+) -> str:
+    """Speak a text into a file, showing progress; returns a line about it."""
     progress = Progress(streams.err)
     progress.show("starting the engine ...")
+    n_pieces = len(request.pieces)
     async with speech:
         started = time.perf_counter()
-        run = speech.run(request, started)
-        parts: list[np.ndarray] = []
+        run = speech.run_long(request, started)
         n_samples = 0
         async for chunk in run.chunks():
-            parts.append(chunk.samples)
+            file.write(chunk.samples)
             n_samples += len(chunk.samples)
             made_s, wall_s = n_samples / chunk.sample_rate_hz, time.perf_counter() - started
-            progress.show(f"{made_s:.1f} s of speech, RTF {wall_s / made_s:.2f}")
+            place = f", piece {chunk.piece} of {n_pieces}" if n_pieces > 1 else ""
+            progress.show(f"{made_s:.1f} s of speech, RTF {wall_s / made_s:.2f}{place}")
     progress.end()
     if run.finish_reason == "length":
         streams.err.write(f"voxnative: stopped at the length cap of {made_s:.2f} s\n")
-    return np.concatenate(parts), (
-        f"{made_s:.2f} s of speech, first audio after {run.ttfa_s:.2f} s, "
-        f"RTF {wall_s / made_s:.2f}, seed {request.params.seed}"
+    elif run.finish_reason == "silence":
+        streams.err.write("voxnative: stopped after a long silence\n")
+    pieces = f" in {n_pieces} pieces" if n_pieces > 1 else ""
+    return (
+        f"{made_s:.2f} s of speech{pieces}, first audio after {run.ttfa_s:.2f} s, "
+        f"RTF {wall_s / made_s:.2f}, seed {request.seed}"
     )
 
 
@@ -146,6 +169,10 @@ _REQUEST_OPTIONS = (
     "timesteps",
     "temperature",
     "max_seconds",
+    "max_silence_s",
+    "normalize",
+    "joint",
+    "first_piece",
 )
 
 
@@ -223,6 +250,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--prompt", help="recording to continue, with --prompt-text")
     add("--prompt-text", help="what is said in --prompt")
     add("--description", help="a voice in words, not with --prompt")
+    add("--normalize", action="store_true", help="numbers, dates, signs to words (extra wetext)")
+    add("--max-silence", type=_number, dest="max_silence_s", help="ends speech (default: 3 s)")
+    add("--joint", help=f"of a long text's pieces: {', '.join(JOINTS)}")
+    add("--first-piece", type=_number, default=0, help="of a long text, to go on after an error")
     add("-v", "--verbose", action="store_true", help="show the engine's log")
 
     command = commands.add_parser("info", help="describe a checkpoint", description=info.__doc__)

@@ -22,14 +22,15 @@ from voxnative.config_section import Section
 from voxnative.config_vae import VAEConfig, read_vae_v1, read_vae_v2
 from voxnative.errors import CheckpointError
 from voxnative.family import VOXCPM, VOXCPM2, Family
-from voxnative.units import N_ENGINE_IDS
+from voxnative.units import JOINTS, N_ENGINE_IDS
 
 CONFIG_FILE = "config.json"
 
 # Written into config.json by Hugging Face tools; they say nothing about the networks.
 _HUB_KEYS = ("model_type", "architectures", "transformers_version", "torch_dtype", "auto_map")
 
-# Text front ends that a checkpoint can ask for; voxnative's own key, ignored by upstream.
+# Text front ends that a checkpoint can ask for. This key and `long_text_joint` are voxnative's own,
+# ignored by upstream.
 TEXT_FRONTENDS = ("none", "english")
 
 _DTYPES = {
@@ -85,6 +86,7 @@ class VoxConfig:
     max_length: int
     dtype: str  # "bfloat16", "float16" or "float32"
     text_frontend: str  # one of TEXT_FRONTENDS; "none": text reaches the tokenizer as it is
+    long_text_joint: str  # one of JOINTS: how the pieces of a long text take over the voice
     raw: dict[str, Any] = field(repr=False, compare=False)
 
     @property
@@ -186,6 +188,7 @@ class VoxConfig:
             max_length=top.integer("max_length", form.max_length),
             dtype=_DTYPES[top.choice("dtype", tuple(_DTYPES), "bfloat16")],
             text_frontend=top.choice("text_frontend", TEXT_FRONTENDS, "none"),
+            long_text_joint=top.choice("long_text_joint", JOINTS, "continue"),
             raw=dict(d),
         )
         dit_section.ignore("mean_mode")  # in published files; the reference doesn't read it

@@ -80,6 +80,32 @@ class EngineError(VoxNativeError):
     """The engine died, or a request failed inside it."""
 
 
+class PieceError(EngineError):
+    """A piece of a long text could not be spoken; everything before it was.
+
+    Args:
+        index: of the piece; a call with ``first_piece=index`` goes on from there.
+        n_pieces: of the text.
+        start: first character of the piece, in the whole text.
+        end: behind its last character.
+        reason: what happened, in words.
+    """
+
+    def __init__(self, index: int, n_pieces: int, start: int, end: int, reason: str) -> None:
+        super().__init__(index, n_pieces, start, end, reason)
+        self.index = index
+        self.n_pieces = n_pieces
+        self.start = start
+        self.end = end
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"piece {self.index} of {self.n_pieces} (characters {self.start} to {self.end} of the "
+            f"text) failed: {self.reason}"
+        )
+
+
 class MissingExtraError(VoxNativeError, ImportError):
     """An optional package is not installed.
 

@@ -98,8 +98,20 @@ class VoxNative:
         Arguments are checked by this call, before the first chunk is asked for. Closing
         the iterator early aborts the request.
         """
-        run = self._speech.run(self._wait(self._speech.prepare(text, **arguments)))
+        run = self._speech.run(self._wait(self._speech.prepare(text, **arguments)).streamed())
         return self._read(run.chunks())
+
+    def synthesize_long(self, text: str, **arguments: Any) -> SpeechResult:
+        """Speak a text of any length to its end; see ``AsyncVoxNative.synthesize_long``."""
+        return self._wait(self._speech.synthesize_long(text, **arguments))
+
+    def stream_long(self, text: str, **arguments: Any) -> Iterator[SpeechChunk]:
+        """Speak a text of any length piece by piece; see ``AsyncVoxNative.stream_long``.
+
+        Arguments are checked by this call, before the first chunk is asked for.
+        """
+        request = self._wait(self._speech.prepare_long(text, **{"live": True, **arguments}))
+        return self._read(self._speech.run_long(request).chunks())
 
     def _read(self, chunks: Any) -> Iterator[SpeechChunk]:
         try:

@@ -204,9 +204,9 @@ def _check_context(text: str, n_positions: int, n_text: int, context_len: int) -
     )
 
 
-def default_max_steps(n_target_tokens: int, max_steps: int) -> int:
+def default_max_steps(n_target_tokens: int, max_steps: int, ratio: float = STEPS_PER_TOKEN) -> int:
     """Most patches of a request: what was asked for, or what its text can need.
 
     Source: voxcpm 2.0.3, `VoxCPM2Model._generate` (`max_len`).
     """
-    return min(max_steps, STEPS_PER_TOKEN * n_target_tokens + STEPS_MARGIN)
+    return min(max_steps, int(ratio * n_target_tokens + STEPS_MARGIN))

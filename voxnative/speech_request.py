@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from voxnative.audio_input import AudioSource, load_audio
 from voxnative.config import VoxConfig
-from voxnative.params import SpeechParams, steps_for_seconds
+from voxnative.errors import ParameterError, TextError
+from voxnative.params import BadCaseRule, SpeechParams, another_seed, steps_for_seconds
 from voxnative.prompt import SpeechPrompt, Tokenizer, build_prompt, default_max_steps
-from voxnative.units import MAX_REFERENCE_S, MAX_SEED, MAX_STEPS
+from voxnative.sentences import is_speakable
+from voxnative.units import (
+    BADCASE_MAX_TIMES,
+    MAX_REFERENCE_S,
+    MAX_SEED,
+    MAX_STEPS,
+    STEPS_PER_TOKEN,
+)
 
 
 @dataclass(frozen=True)
@@ -20,11 +28,38 @@ class SpeechRequest:
         prompt: ids and recordings.
         params: validated parameters with a seed.
         n_max_steps: cap on the number of patches.
+        bad_case: which audio is too long for the text, and what is done about it.
     """
 
     prompt: SpeechPrompt
     params: SpeechParams
     n_max_steps: int
+    bad_case: BadCaseRule = field(default_factory=BadCaseRule)
+
+    @property
+    def seed(self) -> int:
+        """The request's own seed, given or drawn."""
+        assert self.params.seed is not None
+        return self.params.seed
+
+    def streamed(self) -> SpeechRequest:
+        """This request for a stream.
+
+        Raises:
+            ParameterError: `retry_badcase`: what was heard cannot be taken back.
+        """
+        if self.bad_case.retry:
+            raise ParameterError("retry_badcase", True, "false while streaming")
+        return self
+
+    def attempt(self, number: int) -> SpeechRequest:
+        """The same request with the seed of an attempt, 0 for the first."""
+        params = replace(self.params, seed=another_seed(self.seed, number))
+        return replace(self, params=params)
+
+    def is_bad_case(self, n_patches: int) -> bool:
+        """Whether so many patches are too many for the text."""
+        return self.bad_case.is_bad(n_patches, self.prompt.n_target_tokens)
 
 
 @dataclass(frozen=True)
@@ -56,6 +91,11 @@ class RequestBuilder:
         max_steps: int | None = None,
         max_seconds: float | None = None,
         min_steps: int | None = None,
+        max_silence_s: float | None = None,
+        normalize: bool = False,
+        retry_badcase: bool = False,
+        retry_badcase_max_times: int = BADCASE_MAX_TIMES,
+        retry_badcase_ratio_threshold: float = STEPS_PER_TOKEN,
     ) -> SpeechRequest:
         """Validate one call.
 
@@ -72,9 +112,18 @@ class RequestBuilder:
             max_steps: cap in patches; the smaller of the two caps counts.
             max_seconds: cap in seconds, rounded up to whole patches.
             min_steps: steps before the stop decision counts; 2 when None.
+            max_silence_s: silence after which speech has run out; 3 s when None, 0 for never.
+            normalize: write numbers, dates and signs as words, English or Chinese, before
+                anything else (extra ``wetext``).
+            retry_badcase: speak a text again, with another seed, whose audio is too long for it.
+                Not while streaming.
+            retry_badcase_max_times: attempts in all.
+            retry_badcase_ratio_threshold: patches a token that are too many. The cap on the
+                patches follows from it too.
 
         Raises:
             InvalidRequestError: names the field, its value and what is valid.
+            MissingExtraError: `normalize` without the package that does it.
         """
         given = {
             "seed": seed,
@@ -83,25 +132,26 @@ class RequestBuilder:
             "temperature": temperature,
             "max_steps": max_steps,
             "min_steps": min_steps,
+            "max_silence_s": max_silence_s,
         }
+        bad_case = BadCaseRule(
+            retry_badcase, retry_badcase_max_times, retry_badcase_ratio_threshold
+        )
         params = SpeechParams(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
-        cap = MAX_STEPS if params.max_steps is None else params.max_steps
-        if max_seconds is not None:
-            patch_s = self.config.patch_samples_out / self.config.vae.out_sample_rate_hz
-            cap = min(cap, steps_for_seconds(max_seconds, patch_s))
+        cap = self.cap(params.max_steps, max_seconds) or MAX_STEPS
         rate = self.config.vae.sample_rate_hz
         recordings = {
             field: load_audio(source, field=field, sample_rate_hz=rate, max_s=MAX_REFERENCE_S)
             for field, source in (("reference", reference), ("prompt", prompt))
             if source is not None
         }
-        if self.config.text_frontend == "english":
-            from voxnative.text_frontend import normalize
-
-            text = normalize(text)
-            prompt_text = prompt_text if prompt_text is None else normalize(prompt_text)
+        words = self.spoken_form("text", text, normalize)
+        if text.strip() and not is_speakable(words):
+            raise TextError("text", text, "text with something to say: a letter or a digit")
+        if prompt_text is not None:
+            prompt_text = self.spoken_form("prompt_text", prompt_text, normalize)
         laid_out = build_prompt(
-            text,
+            words,
             config=self.config,
             tokenizer=self.tokenizer,
             prompt_text=prompt_text,
@@ -113,5 +163,38 @@ class RequestBuilder:
         if params.seed is None:
             params = replace(params, seed=secrets.randbelow(MAX_SEED + 1))
         room = self.context_len - len(laid_out.token_ids)
-        n_max_steps = min(default_max_steps(laid_out.n_target_tokens, cap), room)
-        return SpeechRequest(laid_out, params, n_max_steps)
+        own_cap = default_max_steps(laid_out.n_target_tokens, cap, bad_case.ratio)
+        return SpeechRequest(laid_out, params, min(own_cap, room), bad_case)
+
+    def cap(self, max_steps: int | None, max_seconds: float | None) -> int | None:
+        """The smaller of two caps in patches; None where there is none."""
+        caps = [] if max_steps is None else [max_steps]
+        if max_seconds is not None:
+            patch_s = self.config.patch_samples_out / self.config.vae.out_sample_rate_hz
+            caps.append(steps_for_seconds(max_seconds, patch_s))
+        return min(caps, default=None)
+
+    def n_tokens(self, text: str, normalize: bool = False) -> int:
+        """Tokens of a text, as they count against the context."""
+        return len(self.tokenizer.encode(self.spoken_form("text", text, normalize)))
+
+    def spoken_form(self, field: str, text: str, normalize: bool = False) -> str:
+        """The text as the tokenizer gets it: normalised where that is asked for, and through
+        the checkpoint's own front end. A space at either end stays: a prompt's text may meet it.
+        """
+        if not isinstance(text, str):
+            raise TextError(field, text, "a string")
+        words = text
+        if normalize:
+            from voxnative.text_normalizer import to_words
+
+            words = to_words(words)
+        if self.config.text_frontend == "english":
+            from voxnative.text_frontend import normalize as english
+
+            words = english(words)
+        if words is text:
+            return text
+        before = " " if text[:1].isspace() else ""
+        after = " " if text[-1:].isspace() else ""
+        return f"{before}{words.strip()}{after}"

@@ -30,6 +30,18 @@ MAX_STEPS = 2048
 STEPS_PER_TOKEN = 6
 STEPS_MARGIN = 10
 
+# Speech that falls silent for this long has run out, whatever the stop head says; 0: never.
+DEFAULT_MAX_SILENCE_S = 3.0
+MAX_SILENCE_RANGE_S = (0.0, 600.0)
+
+# How a piece of a long text takes over the voice from what was spoken before it.
+JOINTS = ("continue", "reference", "separate")
+
+# Attempts at a text whose audio is too long for it, and patches a token that are too long.
+BADCASE_MAX_TIMES = 3
+BADCASE_MAX_TIMES_RANGE = (1, 10)
+BADCASE_RATIO_RANGE = (0.1, 100.0)
+
 # Reference and prompt recordings.
 MAX_REFERENCE_S = 30.0
 SILENCE_PEAK = 1e-4

@@ -1,8 +1,8 @@
-"""Finished audio -> a WAV or FLAC file, or WAV bytes."""
+"""Audio -> a WAV or FLAC file, at once or block by block."""
 
 from __future__ import annotations
 
-import io
+import errno
 import os
 from pathlib import Path
 
@@ -16,36 +16,61 @@ SUBTYPE = "PCM_16"
 MAX_NAME_BYTES = 200  # file systems allow 255, and the partial file's name is longer
 
 
-def wav_bytes(samples: np.ndarray, sample_rate_hz: int) -> bytes:
-    """One complete WAV file, 16 bit.
+class AudioFile:
+    """A WAV or FLAC file, chosen by the suffix, 16 bit, written block by block.
+
+    It appears when it is complete: an interrupted write leaves an older one as it was. Use it as
+    a context manager; leaving that without :meth:`complete` discards what was written.
 
     Args:
-        samples: float32 [n] from -1 to 1; beyond that they clip.
+        path: of the file.
         sample_rate_hz: rate of the samples.
-    """
-    buffer = io.BytesIO()
-    sf.write(buffer, samples, sample_rate_hz, format="WAV", subtype=SUBTYPE)
-    return buffer.getvalue()
-
-
-def save_audio(path: str | Path, samples: np.ndarray, sample_rate_hz: int) -> Path:
-    """Write a WAV or FLAC file, chosen by the suffix, 16 bit.
-
-    The file appears when it is complete: an interrupted write leaves an older one as it was.
 
     Raises:
         ParameterError: the path cannot be written, or its suffix is unknown.
     """
-    path = check_output(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        sf.write(
-            partial, samples, sample_rate_hz, format=FORMATS[path.suffix.lower()], subtype=SUBTYPE
+
+    def __init__(self, path: str | Path, sample_rate_hz: int) -> None:
+        self._path = check_output(path)
+        self._partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
+        kind = FORMATS[self._path.suffix.lower()]
+        self._file = sf.SoundFile(
+            self._partial, "w", sample_rate_hz, channels=1, format=kind, subtype=SUBTYPE
         )
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+
+    def __enter__(self) -> AudioFile:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+    def write(self, samples: np.ndarray) -> None:
+        """Append float32 [n] samples from -1 to 1; beyond that they clip.
+
+        Raises:
+            OSError: the disk is full, or the like.
+        """
+        try:
+            self._file.write(samples)
+        except sf.LibsndfileError as error:  # it keeps the system's reason to itself
+            raise OSError(errno.EIO, f"writing {self._path} failed") from error
+
+    def complete(self, path: Path | None = None) -> Path:
+        """Close the file and let it appear, under another name if one is given."""
+        self._file.close()
+        return self._partial.replace(path or self._path)
+
+
+def save_audio(path: str | Path, samples: np.ndarray, sample_rate_hz: int) -> Path:
+    """Write a whole file; see `AudioFile`.
+
+    Raises:
+        ParameterError: the path cannot be written, or its suffix is unknown.
+    """
+    with AudioFile(path, sample_rate_hz) as file:
+        file.write(samples)
+        return file.complete()
 
 
 def check_output(path: str | Path) -> Path:

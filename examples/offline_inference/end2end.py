@@ -5,6 +5,7 @@ python examples/offline_inference/end2end.py reference --recording voice.wav
 python examples/offline_inference/end2end.py prompt --recording voice.wav --said "what it says"
 python examples/offline_inference/end2end.py batch
 python examples/offline_inference/end2end.py stream
+python examples/offline_inference/end2end.py long --file chapter.txt
 """
 
 from __future__ import annotations
@@ -55,6 +56,16 @@ def speak_stream(speech: VoxNative, args: argparse.Namespace) -> None:
     print(path)
 
 
+def speak_long(speech: VoxNative, args: argparse.Namespace) -> None:
+    """A text of any length, piece by piece into a file; memory stays flat."""
+    text = args.file.read_text() if args.file else " ".join(BATCH * 4)
+    path = args.out / "long.wav"
+    with sf.SoundFile(path, "w", speech.sample_rate_hz, channels=1) as file:
+        for chunk in speech.stream_long(text, seed=args.seed):
+            file.write(chunk.samples)
+    print(path)
+
+
 def save(result: SpeechResult, path: Path) -> None:
     result.save(path)
     print(
@@ -69,6 +80,7 @@ WAYS = {
     "prompt": speak_prompt,
     "batch": speak_batch,
     "stream": speak_stream,
+    "long": speak_long,
 }
 
 
@@ -79,6 +91,7 @@ def main() -> None:
     parser.add_argument("--text", default=TEXT)
     parser.add_argument("--recording", help="for reference and prompt")
     parser.add_argument("--said", help="the words of the recording, for prompt")
+    parser.add_argument("--file", type=Path, help="a text file, for long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder (default: out)")
     args = parser.parse_args()

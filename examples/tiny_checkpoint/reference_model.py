@@ -46,7 +46,7 @@ def import_voxcpm2():
 
 
 def checkpoint_config(settings) -> dict:
-    """Return `config.json`: the published keys, and voxnative's own `text_frontend`."""
+    """Return `config.json`: the published keys, and voxnative's own two."""
     t, v = settings.tts, settings.vae
     return {
         "architecture": "voxcpm2",
@@ -104,7 +104,9 @@ def checkpoint_config(settings) -> dict:
             "use_noise_block": False,
             "sr_bin_boundaries": [20000, 30000, 40000],
         },
-        "text_frontend": "english",  # voxnative's own key: spell out digits and symbols first
+        # voxnative's own keys: spell out digits and symbols first; it never learned to continue.
+        "text_frontend": "english",
+        "long_text_joint": "separate",
         "max_length": t.max_positions // 2,
         "device": "cpu",
         "dtype": "float32",

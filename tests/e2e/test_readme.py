@@ -126,8 +126,15 @@ def test_the_offline_example_speaks(
 ) -> None:
     recording = tmp_path / "voice.flac"
     sf.write(recording, voice_16k, 16_000)
+    chapter = tmp_path / "chapter.txt"
+    chapter.write_text("good morning.\n\n* * *\n\n" + "it is a very nice day today. " * 3)
     args = Namespace(
-        text="good morning.", recording=recording, said="hello there, ", seed=1, out=tmp_path
+        text="good morning.",
+        recording=recording,
+        said="hello there, ",
+        file=chapter,
+        seed=1,
+        out=tmp_path,
     )
     end2end.WAYS[way](speaking.api, args)
     written = sorted(tmp_path.glob("*.wav"))

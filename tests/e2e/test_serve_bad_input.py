@@ -48,7 +48,8 @@ BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"input": " \n\t "}, 400, "input"),
     ({"input": "x" * 4097}, 400, "input"),
     ({"input": ["a"]}, 400, "input"),
-    ({"input": "word " * 800}, 400, "input"),  # more than the context holds
+    ({"input": "...?!"}, 400, "input"),  # nothing to say
+    ({"instructions": "calm " * 200}, 400, "input"),  # no room left in the context
     ({"model": "gpt-9"}, 404, "model"),
     ({"model": 5}, 400, "model"),
     ({"voice": "no such voice"}, 400, "voice"),
@@ -72,6 +73,8 @@ BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"inference_timesteps": 101}, 400, "inference_timesteps"),
     ({"temperature": 2.5}, 400, "temperature"),
     ({"temperature": -1}, 400, "temperature"),
+    ({"max_silence_s": -1.0}, 400, "max_silence_s"),
+    ({"normalize": "yes"}, 400, "normalize"),
     ({"max_new_tokens": 0}, 400, "max_new_tokens"),
     ({"max_new_tokens": 10**6}, 400, "max_new_tokens"),
     ({"sample_rate": 4_000}, 400, "sample_rate"),

@@ -238,6 +238,7 @@ def test_missing_key_is_named(path: str) -> None:
         ("audio_vae_config.cond_type", "concat", 'true where cond_type is "concat"'),
         ("audio_vae_config.decoder_dim", 2000, "a multiple of 64"),
         ("audio_vae_config.encoder_rates", [2, 0], "integers of 1 or more"),
+        ("long_text_joint", "glue", '"continue", "reference"'),
     ],
 )
 def test_wrong_value_is_named_with_what_is_valid(path: str, value: Any, valid: str) -> None:
@@ -258,6 +259,7 @@ def test_a_long_wrong_value_is_shortened() -> None:
 def test_from_dir_reads_the_shipped_checkpoint(tiny_dir: Path) -> None:
     config = VoxConfig.from_dir(tiny_dir)
     assert config.lm.hidden_size == config.raw["lm_config"]["hidden_size"]
+    assert (config.text_frontend, config.long_text_joint) == ("english", "separate")
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,15 @@ def test_request_errors_are_value_errors(kind: type[errors.InvalidRequestError])
 
 def test_all_errors_share_one_root() -> None:
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, Exception)]
-    assert len(kinds) == 10
+    assert len(kinds) == 11
     assert all(issubclass(kind, errors.VoxNativeError) for kind in kinds)
+
+
+def test_a_piece_error_says_where_and_not_what() -> None:
+    error = errors.PieceError(3, 9, 120, 180, "it did not end")
+    assert isinstance(error, errors.EngineError)
+    assert str(error) == ("piece 3 of 9 (characters 120 to 180 of the text) failed: it did not end")
+    assert (error.index, error.start, error.end) == (3, 120, 180)
 
 
 @pytest.mark.parametrize(

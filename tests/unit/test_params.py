@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from voxnative.errors import ParameterError
-from voxnative.params import SpeechParams, steps_for_seconds
+from voxnative.params import BadCaseRule, SpeechParams, steps_for_seconds
 from voxnative.units import MAX_SEED, MAX_STEPS
 
 
 def test_defaults_are_the_reference_s() -> None:
-    assert dataclasses.astuple(SpeechParams()) == (None, 2.0, 10, 1.0, None, 2)
+    """But for the guard against silence, which it does not have."""
+    assert dataclasses.astuple(SpeechParams()) == (None, 2.0, 10, 1.0, None, 2, 3.0)
+    assert dataclasses.astuple(BadCaseRule()) == (False, 3, 6.0)
 
 
 @pytest.mark.parametrize(

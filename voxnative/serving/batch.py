@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from dataclasses import dataclass
 from typing import Literal
 
 from fastapi import APIRouter, Request
@@ -29,6 +30,7 @@ class BatchResult(BaseModel):
     audio_data: str | None = None
     media_type: str | None = None
     sample_rate: int | None = None
+    finish_reason: str | None = None
     error: ErrorInfo | None = None
 
 
@@ -58,9 +60,15 @@ async def create_batch(body: BatchBody, request: Request) -> BatchAnswer:
     )
 
 
+@dataclass(frozen=True)
+class _Spoken:
+    audio: bytes
+    finish_reason: str | None
+
+
 async def _speak_all(
     server: SpeechServer, bodies: list[SpeechBody], answer: Answer
-) -> list[bytes | RequestFailed]:
+) -> list[_Spoken | RequestFailed]:
     """Audio of each body, or why there is none.
 
     Raises:
@@ -70,10 +78,11 @@ async def _speak_all(
     # A batch takes the engine's width at most, so that it does not fill the queue by itself.
     width = asyncio.Semaphore(server.admission.max_concurrency)
 
-    async def one(utterance: Utterance) -> bytes | RequestFailed:
+    async def one(utterance: Utterance) -> _Spoken | RequestFailed:
         async with width:
             try:
-                return await whole(speak(utterance, answer))
+                audio = await whole(speak(utterance, answer))
+                return _Spoken(audio, utterance.finish_reason)
             except RequestFailed as error:
                 return error
 
@@ -92,14 +101,15 @@ async def _prepare(server: SpeechServer, index: int, body: SpeechBody) -> Uttera
         raise type(error)(name, error.value, error.valid) from error
 
 
-def _result(index: int, outcome: bytes | RequestFailed, answer: Answer) -> BatchResult:
+def _result(index: int, outcome: _Spoken | RequestFailed, answer: Answer) -> BatchResult:
     if isinstance(outcome, RequestFailed):
         reason = ErrorInfo.model_validate(outcome.body["error"])
         return BatchResult(index=index, status="error", error=reason)
     return BatchResult(
         index=index,
         status="success",
-        audio_data=base64.b64encode(outcome).decode(),
+        audio_data=base64.b64encode(outcome.audio).decode(),
         media_type=answer.format.content_type(answer.rate_hz),
         sample_rate=answer.rate_hz,
+        finish_reason=outcome.finish_reason,
     )

@@ -23,6 +23,8 @@ from voxnative.errors import (
     AudioFormatError,
     EngineError,
     InvalidRequestError,
+    MissingExtraError,
+    PieceError,
     TooLargeError,
     VoxNativeError,
 )
@@ -88,7 +90,8 @@ def engine_dead() -> RequestFailed:
 
 
 def engine_failed(error: EngineError) -> RequestFailed:
-    return RequestFailed(500, "server_error", "engine_error", str(error))
+    code = "piece_failed" if isinstance(error, PieceError) else "engine_error"
+    return RequestFailed(500, "server_error", code, str(error))
 
 
 def client_gone() -> RequestFailed:
@@ -110,6 +113,8 @@ def as_failure(error: BaseException) -> RequestFailed | None:
         elif isinstance(error, TooLargeError):
             status, code = 413, "too_large"
         return RequestFailed(status, "invalid_request_error", code, str(error), param=error.field)
+    if isinstance(error, MissingExtraError):
+        return RequestFailed(501, "server_error", "not_installed", str(error))
     if isinstance(error, EngineError):
         return engine_failed(error)
     if isinstance(error, HTTPException):

@@ -8,6 +8,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 
 _TTFA_BUCKETS_S = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30)
 _RTF_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 4)
+# stop: the model; length: a cap; silence: it had run out.
+FINISH_REASONS = ("stop", "length", "silence")
 OUTCOMES = ("finished", "aborted", "timeout", "failed", "refused")
 
 
@@ -48,6 +50,14 @@ class SpeechMetrics:
         )
         self.aborts = named(Counter, "aborts", "Requests whose client went away.")
         self.requests = named(Counter, "requests", "Requests by outcome.", labelnames=["outcome"])
+        self.finish_reasons = named(
+            Counter,
+            "finish_reasons",
+            "Finished requests by what ended their speech.",
+            labelnames=["reason"],
+        )
+        for reason in FINISH_REASONS:
+            self.finish_reasons.labels(reason)
         for outcome in OUTCOMES:
             self.requests.labels(outcome)
         modes = {"multiprocess_mode": "livesum"}
@@ -95,11 +105,12 @@ class RequestClock:
         self._audio_s += chunk_s
         self._metrics.audio_s.inc(chunk_s)
 
-    def ended(self, outcome: str) -> None:
-        """The request is over; see `OUTCOMES`."""
+    def ended(self, outcome: str, finish_reason: str | None = None) -> None:
+        """The request is over; see `OUTCOMES` and, for a finished one, `FINISH_REASONS`."""
         self._place.dec()
         self._metrics.requests.labels(outcome).inc()
         if outcome == "aborted":
             self._metrics.aborts.inc()
         elif outcome == "finished":
+            self._metrics.finish_reasons.labels(finish_reason).inc()
             self._metrics.rtf.observe((time.perf_counter() - self._admitted) / self._audio_s)

@@ -68,6 +68,12 @@ class VoiceFields(_Strict):
     inference_timesteps: int | None = Field(None, description="Solver steps a patch.")
     temperature: float | None = Field(None, description="Scale of the initial noise.")
     max_new_tokens: int | None = Field(None, description="Cap on the patches of audio.")
+    max_silence_s: float | None = Field(
+        None, description="Silence that ends the speech, in seconds; 0 waits for ever. Default: 3."
+    )
+    normalize: bool | None = Field(
+        None, description="Write numbers, dates and signs as words, in English or Chinese."
+    )
     ref_audio: str | None = Field(
         None, description="Recording of the voice: data URL, URL of an allowed host, or file path."
     )

@@ -96,7 +96,8 @@ class SpeechServer:
 
     async def prepare(self, body: SpeechBody) -> Utterance:
         """A validated request; errors as :meth:`call`."""
-        return await Utterance.create(self, await self.call(body))
+        live = self.answer(body).streams
+        return await Utterance.create(self, await self.call(body), live=live)
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name not in (*self.model_names, *MODEL_ALIASES):

@@ -13,6 +13,9 @@ from voxnative.serving.schema import SpeechBody
 from voxnative.serving.server import SpeechServer
 from voxnative.serving.streaming import SpeechStream, opened
 
+# Of an answer that is sent whole; a stream's is in its last event, where it has events.
+FINISH_REASON_HEADER = "X-Finish-Reason"
+
 router = APIRouter(route_class=SpeechRoute, tags=["speech"])
 
 
@@ -27,6 +30,7 @@ async def create_speech(body: SpeechBody, request: Request) -> Response:
     pieces = speak(utterance, answer)
     if not answer.streams:
         audio = await while_connected(request, whole(pieces))
+        headers[FINISH_REASON_HEADER] = str(utterance.finish_reason)
         return Response(audio, media_type=media_type, headers=headers)
     pieces = await while_connected(request, opened(pieces))
     if body.stream_format == "sse":

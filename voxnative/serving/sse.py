@@ -27,7 +27,7 @@ async def events(
     except RequestFailed as error:
         yield _event("speech.audio.error", **error.body)
         return
-    yield _event("speech.audio.done", usage=usage(utterance))
+    yield _event("speech.audio.done", usage=usage(utterance), finish_reason=utterance.finish_reason)
 
 
 def usage(utterance: Utterance) -> dict[str, int]:

@@ -8,46 +8,64 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from voxnative.errors import EngineError, InvalidRequestError
+from voxnative.long_request import LongRequest
 from voxnative.result import SpeechChunk
 from voxnative.serving.adapters.base import SpeechCall
 from voxnative.serving.http_errors import RequestFailed, engine_dead, engine_failed, timed_out
 from voxnative.serving.metrics import RequestClock
-from voxnative.speech_request import SpeechRequest
 
 if TYPE_CHECKING:
     from voxnative.serving.server import SpeechServer
 
 
 class Utterance:
-    """A validated request; its chunks are read once.
+    """A validated request; its chunks are read once. A long text is spoken piece by piece.
 
     The engine is read as fast as it speaks, whatever the reader does: a reader that is slow or
     stuck costs the memory of its own audio, and neither a slot nor anybody else's time.
 
     Attributes:
-        n_prompt_tokens: positions of the prompt, text and recordings.
         n_patches: patches that came so far.
     """
 
-    def __init__(self, server: SpeechServer, request: SpeechRequest) -> None:
+    def __init__(self, server: SpeechServer, request: LongRequest) -> None:
         self._server = server
-        self._request = request
+        self._run = server.speech.run_long(request)
         self._clock = RequestClock(server.metrics)
-        self.n_prompt_tokens = len(request.prompt.token_ids)
         self.n_patches = 0
 
     @classmethod
-    async def create(cls, server: SpeechServer, call: SpeechCall) -> Utterance:
+    async def create(
+        cls, server: SpeechServer, call: SpeechCall, *, live: bool = True
+    ) -> Utterance:
         """Validate a call.
+
+        Args:
+            server: what all routes share.
+            call: text and arguments.
+            live: audio is sent as it is made; otherwise each piece of a long text is checked.
 
         Raises:
             InvalidRequestError: names the field of the body.
         """
         try:
-            request = await server.speech.prepare(call.text, **call.arguments)
+            # One piece at a time: the request has one slot of the engine.
+            request = await server.speech.prepare_long(
+                call.text, live=live, lookahead=0, **call.arguments
+            )
         except InvalidRequestError as error:
             raise server.adapter.in_body_terms(error) from error
-        return cls(server, request)
+        return cls(server, request.live_if_short())
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        """Positions of the prompts, text and recordings, so far."""
+        return self._run.n_prompt_tokens
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the speech ended, as `SpeechResult`; None before that."""
+        return self._run.finish_reason
 
     async def chunks(self) -> AsyncGenerator[SpeechChunk, None]:
         """New samples as they exist; closing the iterator aborts the request.
@@ -92,11 +110,10 @@ class Utterance:
             outcome = "aborted"
             raise
         finally:
-            self._clock.ended(outcome)
+            self._clock.ended(outcome, self.finish_reason)
 
     async def _speak(self, arrived: asyncio.Queue[SpeechChunk | None]) -> None:
-        run = self._server.speech.run(self._request)
-        async with aclosing(run.chunks()) as chunks:
+        async with aclosing(self._run.chunks()) as chunks:
             async for chunk in chunks:
                 self._clock.made(len(chunk.samples) / chunk.sample_rate_hz)
                 self.n_patches += 1

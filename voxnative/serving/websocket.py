@@ -156,7 +156,7 @@ class SpeechSession:
                 n_bytes += len(piece)
                 is_binary = self._config.audio_frames == "binary"
                 await self._send(piece if is_binary else events.delta(piece))
-        await self._send(events.done(n_bytes))
+        await self._send(events.done(n_bytes, utterance.finish_reason))
 
     async def _send(self, content: bytes | dict[str, Any]) -> None:
         """Send a frame; a client that reads nothing for long is given up."""

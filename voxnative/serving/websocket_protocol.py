@@ -134,8 +134,13 @@ class ClauseEvents:
         audio = base64.b64encode(piece).decode("ascii")
         return {"type": "audio.delta", "sentence_index": self.index, "audio": audio}
 
-    def done(self, n_bytes: int) -> dict[str, Any]:
-        return {"type": "audio.done", "sentence_index": self.index, "n_bytes": n_bytes}
+    def done(self, n_bytes: int, finish_reason: str | None) -> dict[str, Any]:
+        return {
+            "type": "audio.done",
+            "sentence_index": self.index,
+            "n_bytes": n_bytes,
+            "finish_reason": finish_reason,
+        }
 
 
 def session_done(n_clauses: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry
 
+from voxnative.async_api import SHIPPED_CHECKPOINT
+from voxnative.config import VoxConfig
 from voxnative.errors import EngineError
-from voxnative.params import SpeechParams
+from voxnative.long_request import LongRequest, plan_long
+from voxnative.long_speech import LongRun
 from voxnative.plugin import ARCHITECTURE
-from voxnative.prompt import SpeechPrompt
 from voxnative.result import SpeechChunk
 from voxnative.serving.adapters.registry import adapter_for
 from voxnative.serving.limits import Admission
@@ -21,10 +24,20 @@ from voxnative.serving.media import MediaPolicy
 from voxnative.serving.metrics import SpeechMetrics
 from voxnative.serving.server import SpeechServer
 from voxnative.serving.settings import ServerSettings
-from voxnative.speech_request import SpeechRequest
+from voxnative.speech_request import RequestBuilder, SpeechRequest
 
 RATE_HZ = 16_000
 CHUNK_SAMPLES = 2_560
+
+
+class Letters:
+    """A token a character."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(range(len(text)))
+
+
+BUILDER = RequestBuilder(VoxConfig.from_dir(SHIPPED_CHECKPOINT), Letters(), context_len=512)
 
 
 @dataclass
@@ -39,9 +52,11 @@ class ScriptedSpeech:
     n_open: int = 0
     n_closed_early: int = 0
 
-    async def prepare(self, text: str, **arguments: Any) -> SpeechRequest:
-        prompt = SpeechPrompt([1, 2, 101], spans=(), n_target_tokens=2, mode="zero_shot")
-        return SpeechRequest(prompt, SpeechParams(seed=1), self.n_chunks)
+    async def prepare_long(self, text: str, **arguments: Any) -> LongRequest:
+        return plan_long(BUILDER, text, **arguments)
+
+    def run_long(self, request: LongRequest) -> LongRun:
+        return LongRun(self.run, request, RATE_HZ, time.perf_counter())
 
     def run(self, request: SpeechRequest) -> ScriptedRun:
         return ScriptedRun(self)
@@ -52,6 +67,7 @@ class ScriptedRun:
     """One run of the script."""
 
     speech: ScriptedSpeech
+    finish_reason: str | None = None
 
     async def chunks(self) -> AsyncGenerator[SpeechChunk, None]:
         speech = self.speech
@@ -63,6 +79,7 @@ class ScriptedRun:
                     raise EngineError("the engine failed")
                 samples = np.full(CHUNK_SAMPLES, 0.1 * (index + 1), np.float32)
                 yield SpeechChunk(samples, RATE_HZ, index)
+            self.finish_reason = "stop"
         except (asyncio.CancelledError, GeneratorExit):
             speech.n_closed_early += 1
             raise

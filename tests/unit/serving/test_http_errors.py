@@ -16,6 +16,7 @@ from voxnative.errors import (
     AudioFormatError,
     AudioInputError,
     EngineError,
+    MissingExtraError,
     ParameterError,
     TextError,
     TooLargeError,
@@ -143,7 +144,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
 
 def test_a_defect_is_logged_without_its_message(caplog: pytest.LogCaptureFixture) -> None:
     class Defective(ScriptedSpeech):
-        async def prepare(self, text: str, **arguments: Any) -> Any:
+        async def prepare_long(self, text: str, **arguments: Any) -> Any:
             raise RuntimeError(f"cannot say {text!r}")
 
     logging.getLogger("vllm").addHandler(caplog.handler)
@@ -169,3 +170,22 @@ def test_a_failure_keeps_its_headers() -> None:
     assert response.headers["retry-after"] == "2"
     with pytest.raises(ValidationError):
         TypeAdapter(int).validate_json(response.body)
+
+
+def test_a_missing_package_is_the_servers_lack() -> None:
+    failure = as_failure(MissingExtraError("wetext", "wetext"))
+    assert failure is not None
+    assert failure.status == 501
+    assert "pip install 'voxnative[wetext]'" in failure.body["error"]["message"]
+
+
+def test_a_whole_answer_says_why_it_ended() -> None:
+    answer = client_of(Scripted()).post(SPEECH, json={"input": "hi", "response_format": "wav"})
+    assert answer.status_code == 200
+    assert answer.headers["x-finish-reason"] == "stop"
+
+
+def test_a_batch_says_why_each_item_ended() -> None:
+    body = {"items": [{"input": "a"}, {"input": "b"}], "response_format": "wav"}
+    answer = client_of(Scripted()).post(f"{SPEECH}/batch", json=body)
+    assert [result["finish_reason"] for result in answer.json()["results"]] == ["stop", "stop"]

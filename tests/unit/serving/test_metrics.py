@@ -35,7 +35,9 @@ def test_a_request_that_is_made_in_time(
     assert value(registry, "requests_running") == 1
     for _ in range(3):
         clock.made(0.16)
-    clock.ended("finished")
+    clock.ended("finished", "length")
+    assert value(registry, "finish_reasons_total", reason="length") == 1
+    assert value(registry, "finish_reasons_total", reason="stop") == 0
     assert value(registry, "requests_running") == 0
     assert value(registry, "audio_seconds_total") == pytest.approx(0.48)
     assert value(registry, "underruns_total") == 0
@@ -53,7 +55,7 @@ def test_late_chunks_are_underruns(registry: CollectorRegistry, metrics: SpeechM
     time.sleep(0.03)
     clock.made(0.2)  # a player ran dry 20 ms ago
     clock.made(0.01)
-    clock.ended("finished")
+    clock.ended("finished", "stop")
     assert value(registry, "underruns_total") == 1
 
 

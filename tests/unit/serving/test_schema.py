@@ -50,6 +50,8 @@ BAD: list[tuple[str, Any]] = [
     ("voice", {"name": "x"}),
     ("voice", {"id": "x", "more": 1}),
     ("instructions", ["calm"]),
+    ("max_silence_s", "long"),
+    ("normalize", "yes"),
     ("response_format", "ogg"),
     ("response_format", 1),
     ("speed", 0.24),

@@ -37,6 +37,7 @@ def test_deltas_then_done() -> None:
     assert done == {
         "type": "speech.audio.done",
         "usage": {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7},
+        "finish_reason": "stop",
     }
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from tests.unit.serving.scripted import CHUNK_SAMPLES, Scripted, ScriptedSpeech
+from voxnative.errors import TextError
+from voxnative.result import SpeechChunk
 from voxnative.serving.adapters.base import SpeechCall
 from voxnative.serving.http_errors import RequestFailed
 from voxnative.serving.pipeline import pcm_stream, speak
@@ -151,3 +153,45 @@ def test_the_first_piece_comes_with_the_first_audio(name: str) -> None:
     assert len(pieces) in (3, 4)
     if name == "wav":
         assert len(pieces[0]) == 44 + 2 * CHUNK_SAMPLES
+
+
+LONG = SpeechCall("this sentence is spoken as a piece of its own, since it is a long one. " * 3)
+
+
+def test_a_long_text_is_one_request_of_the_queue() -> None:
+    scripted = Scripted(max_concurrency=1)
+
+    async def scenario() -> list[SpeechChunk]:
+        async with aclosing(pcm_stream(scripted.server, LONG)) as chunks:
+            return [chunk async for chunk in chunks]
+
+    chunks = asyncio.run(scenario())
+    assert [chunk.piece for chunk in chunks] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert sum(len(chunk.samples) for chunk in chunks) == 12 * CHUNK_SAMPLES
+    assert scripted.outcome("finished") == 1
+    reasons = {"reason": "stop"}
+    assert scripted.registry.get_sample_value("voxnative_finish_reasons_total", reasons) == 1
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_piece_that_fails_ends_the_answer_and_is_named(live: bool) -> None:
+    scripted = Scripted(ScriptedSpeech(fails_at=2))
+
+    async def scenario() -> None:
+        utterance = await Utterance.create(scripted.server, LONG, live=live)
+        async with aclosing(utterance.chunks()) as chunks:
+            async for _ in chunks:
+                pass
+
+    with pytest.raises(RequestFailed, match="piece 0 of 3") as caught:
+        asyncio.run(scenario())
+    assert caught.value.status == 500
+    assert caught.value.body["error"]["code"] == "piece_failed"
+    assert "sentence" not in str(caught.value)
+    assert scripted.outcome("failed") == 1
+
+
+def test_nothing_to_say_names_the_body_s_field() -> None:
+    with pytest.raises(TextError) as caught:
+        asyncio.run(Utterance.create(Scripted().server, SpeechCall("...")))
+    assert caught.value.field == "input"

@@ -115,7 +115,12 @@ def test_the_events_of_a_clause() -> None:
     delta = events.delta(b"\x00\x01\xff")
     assert (delta["type"], delta["sentence_index"]) == ("audio.delta", 3)
     assert base64.b64decode(delta["audio"]) == b"\x00\x01\xff"
-    assert events.done(90) == {"type": "audio.done", "sentence_index": 3, "n_bytes": 90}
+    assert events.done(90, "stop") == {
+        "type": "audio.done",
+        "sentence_index": 3,
+        "n_bytes": 90,
+        "finish_reason": "stop",
+    }
     assert session_done(4) == {"type": "session.done", "total_sentences": 4}
 
 

@@ -21,6 +21,8 @@ _SAMPLING = {
     "timesteps": "inference_timesteps",
     "temperature": "temperature",
     "max_steps": "max_new_tokens",
+    "max_silence_s": "max_silence_s",
+    "normalize": "normalize",
 }
 
 
