@@ -80,6 +80,7 @@ def test_close_ends_open_requests(random_checkpoint: Path) -> None:
     speech.close()
 
 
+@pytest.mark.full_model
 def test_a_killed_front_end_takes_its_engine_along(random_checkpoint: Path) -> None:
     code = (
         "import os, sys, psutil; from voxnative import VoxNative\n"

@@ -108,6 +108,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.full_model
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_other_switches_of_the_configuration(
     variant: str, tmp_path: Path, voice: Callable[[int, float], np.ndarray]

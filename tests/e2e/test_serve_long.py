@@ -34,6 +34,7 @@ def done_event(server: Server, request: dict[str, Any]) -> dict[str, Any]:
     return last
 
 
+@pytest.mark.full_model
 def test_an_input_beyond_the_context_is_spoken(speech_server: Server) -> None:
     """600 characters, where the context holds 512; the cap is that of the whole answer."""
     request = {**SHORT, "input": SENTENCE * 19, "max_new_tokens": 60}

@@ -20,6 +20,9 @@ import pytest
 from tests.checkpoints import write_checkpoint
 from tests.helpers.runtime import free_port
 
+# In the default run test_serve_engine_death.py has such a server, with the routes and other files.
+pytestmark = pytest.mark.full_model
+
 START_S = 240
 
 
