@@ -53,6 +53,7 @@ def test_standard_error_is_the_progress_and_the_closing_line(
     assert float(lines[1]) == pytest.approx(n_samples / 16_000, abs=0.005)
 
 
+@pytest.mark.full_model
 def test_an_engine_that_dies_is_code_1(tmp_path: Path) -> None:
     process = start_say(tmp_path / "spoken.wav")
     for pid in wait_for_engine(process):

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import soundfile as sf
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+import voxnative
 from examples.offline_inference import end2end
 from tests.engines import RecordingEngine
 from voxnative.bench import command as bench
@@ -101,7 +103,24 @@ def test_every_call_of_voxnative_parses(readme: str, repo: Path) -> None:
             assert _parser().parse_args([command, *arguments]).run.__name__ == command
 
 
-def test_the_python_example_runs(readme: str, tmp_path: Path) -> None:
+def test_the_python_example_runs(
+    readme: str,
+    speaking: RecordingEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """In this process, on the tests' own engine of the default checkpoint."""
+    (script,) = blocks(readme, "python")
+    monkeypatch.setattr(voxnative, "VoxNative", lambda: nullcontext(speaking.api))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "README.md", "exec"), {"__name__": "__main__"})
+    assert sf.info(tmp_path / "morning.wav").duration > 0.3
+    assert re.search(r"^0 \(\d+,\) 16000$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.full_model
+def test_the_python_example_is_a_script(readme: str, tmp_path: Path) -> None:
     (script,) = blocks(readme, "python")
     (tmp_path / "example.py").write_text(script)
     done = subprocess.run(

@@ -51,9 +51,9 @@ def run_steps(work: Path, *arguments: str) -> dict[str, dict]:
     return summaries
 
 
-def run_until(work: Path, step: str, log: Path, n_lines: int) -> str:
-    """Run one step, end it by SIGTERM once its log has `n_lines`, and return what it said."""
-    command = recipe_command(work, step)
+def run_until(work: Path, *steps: str, log: Path, n_lines: int) -> str:
+    """Run steps, end them by SIGTERM once the log has `n_lines`, and return what they said."""
+    command = recipe_command(work, *steps)
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()
     )
@@ -101,13 +101,14 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recipe")
     write_small_wordnet(folder / "wordnet")
     run_steps(folder, "corpus", "teach")
-    for step in ("train_vae", "train_tts"):
-        log = folder / step.removeprefix("train_") / "log.jsonl"
-        assert "the same command goes on" in run_until(folder, step, log, 3)
+    for steps in (["train_vae"], ["train_vae", "train_tts"]):
+        log = folder / steps[-1].removeprefix("train_") / "log.jsonl"
+        said = run_until(folder, *steps, log=log, n_lines=3)
+        assert "the same command goes on" in said
         assert not (log.parent / "done").exists()
-        (folder / f"{step}.interrupted").write_text(log.read_text())
-        assert run_steps(folder, step)[step]["done"] is True
-    run_steps(folder, "export")
+        (folder / f"{steps[-1]}.interrupted").write_text(log.read_text())
+    assert (folder / "vae" / "done").exists()
+    assert run_steps(folder, "train_tts", "export")["train_tts"]["done"] is True
     return folder
 
 

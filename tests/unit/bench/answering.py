@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 SAMPLES = np.arange(-800, 800, dtype="<i2") * 20
-PAUSE_S = 0.05
+PAUSE_S = 0.2
 
 
 class Answering(BaseHTTPRequestHandler):

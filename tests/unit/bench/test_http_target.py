@@ -42,7 +42,7 @@ def test_samples_arrive_whole_and_timed(url: str, text: str) -> None:
     assert record.rate_hz == 16_000
     np.testing.assert_array_equal(record.samples * 32768, SAMPLES)
     assert record.audio_s == pytest.approx(0.1)
-    assert record.ended_s - record.ttfa_s > PAUSE_S * 0.9
+    assert record.ended_s - record.ttfa_s > PAUSE_S * 0.5  # a late first read shortens it
     assert 0 < record.ttfa_s < record.ended_s
 
 

@@ -61,7 +61,7 @@ def test_a_run(repo: Path, tmp_path: Path, capfd: pytest.CaptureFixture) -> None
     ours, _, twin, gone, *_ = (entry["result"] for entry in report["entries"])
     assert (ours["completed"], twin["completed"], gone["failed"]) == (2, 2, 2)
     assert ours["total_audio_duration_s"] == pytest.approx(2 * len(SAMPLES) / 16_000)
-    assert ours["median_chunk_gap_ms"] > 900 * PAUSE_S
+    assert ours["median_chunk_gap_ms"] > 500 * PAUSE_S  # a late first read shortens it
     assert "nanovllm_voxcpm is not installed" in {n["why"] for n in report["not_run"]}
     assert report["rates"]["copy_gb_s"] > 0
     text = (tmp_path / "report.md").read_text()
