@@ -93,10 +93,26 @@ FAMILIES = {
 
 
 @lru_cache(maxsize=8)
-def load_reference(directory: Path) -> Any:
-    """The reference model of a checkpoint, on the CPU, loaded once."""
+def load_reference(directory: Path, adapter: Path | None = None) -> Any:
+    """The reference model of a checkpoint, on the CPU, loaded once.
+
+    Args:
+        directory: the checkpoint.
+        adapter: directory of a LoRA adapter that the reference loads and applies itself.
+    """
     family = FAMILIES[json.loads((directory / "config.json").read_text())["architecture"]]
-    return family.model.from_local(str(directory), optimize=False, device="cpu")
+    lora_config = None
+    if adapter is not None:
+        content = json.loads((adapter / "lora_config.json").read_text())
+        lora_config = family.module.LoRAConfig(**content["lora_config"])
+    model = family.model.from_local(
+        str(directory), optimize=False, device="cpu", lora_config=lora_config
+    )
+    if adapter is not None:
+        loaded, skipped = model.load_lora_weights(str(adapter))
+        assert loaded
+        assert not skipped
+    return model
 
 
 @dataclass(frozen=True)
@@ -123,9 +139,11 @@ def _draw_noise(model: Any, seed: int, n_steps: int) -> Tensor:
     return torch.cat(draws).transpose(1, 2)
 
 
-def reference_generate(directory: Path, text: str, **arguments: Any) -> ReferenceSpeech:
+def reference_generate(
+    directory: Path, text: str, *, adapter: Path | None = None, **arguments: Any
+) -> ReferenceSpeech:
     """`run_reference` on the reference model of a checkpoint, its `dtype` float32 for parity."""
-    return run_reference(load_reference(directory), text, **arguments)
+    return run_reference(load_reference(directory, adapter), text, **arguments)
 
 
 def run_reference(

@@ -130,13 +130,16 @@ def fold_weight_norm(tensors: Mapping[str, Tensor], file: Path) -> dict[str, Ten
 
 
 def check_names(
-    expected: Mapping[str, Sequence[int]], found: Mapping[str, tuple[Sequence[int], Path]]
+    expected: Mapping[str, Sequence[int]],
+    found: Mapping[str, tuple[Sequence[int], Path]],
+    owner: str = "the model of config.json",
 ) -> None:
     """Compare a model with a checkpoint.
 
     Args:
         expected: shape of every tensor the model needs.
         found: shape and file of every tensor the checkpoint has.
+        owner: what asks for the tensors, for the message.
 
     Raises:
         CheckpointError: names each missing, unexpected or mis-shaped tensor, and the file.
@@ -156,7 +159,7 @@ def check_names(
     ]
     if complaints:
         raise CheckpointError(
-            f"the weights in {', '.join(files) or 'no file'} do not fit the model of config.json"
+            f"the weights in {', '.join(files) or 'no file'} do not fit {owner}"
             f" ({len(complaints)} tensors): {'; '.join(complaints[:_MAX_NAMED])}"
             + (f"; and {len(complaints) - _MAX_NAMED} more" if complaints[_MAX_NAMED:] else ""),
             path=files[0] if files else None,

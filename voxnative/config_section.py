@@ -59,6 +59,17 @@ class Section:
             raise self.error(key, value, "a string")
         return value
 
+    def optional_text(self, key: str) -> str | None:
+        """A string, or null; null where the key is absent."""
+        return None if self._get(key, None) is None else self.text(key)
+
+    def texts(self, key: str, default: Any = _REQUIRED) -> tuple[str, ...]:
+        """A list of strings."""
+        values = self._list(key, default)
+        if not all(type(value) is str for value in values):
+            raise self.error(key, values, "a list of strings")
+        return tuple(values)
+
     def choice(self, key: str, valid: tuple[str, ...], default: Any = _REQUIRED) -> str:
         """One of the strings in `valid`."""
         value = self._get(key, default)

@@ -31,6 +31,7 @@ LISTED = {
         "voxnative.decode_step",
         "voxnative.info",
         "voxnative.lanes",
+        "voxnative.lora_file",
         "voxnative.nn",
         "voxnative.offline",
         "voxnative.request_state",
