@@ -40,8 +40,9 @@ def decode_step(
         ``[B, patch_samples_out]`` float32: the new samples of each request, and no others.
     """
     rows = torch.tensor(slots, device=hidden.device)  # [B]
-    patches = solve_patches(nets, states, slots, rows, hidden, residual)  # [B, P, D]
-    embeds = nets.embed_patches(patches)  # [B, H]
+    with nets.adapter_rows.using(states.adapter_rows(slots)):
+        patches = solve_patches(nets, states, slots, rows, hidden, residual)  # [B, P, D]
+        embeds = nets.embed_patches(patches)  # [B, H]
     tails = [tail[rows] for tail in states.vae_tails]
     waves, tails = decode_chunk(nets.audio_vae, patches.float(), tails)  # [B, n_samples]
     for state, tail in zip(states.vae_tails, tails, strict=True):
@@ -73,15 +74,16 @@ def solve_patches(
     for n_timesteps, members in groups.items():
         group = torch.tensor(members, device=rows.device)
         grid = sway_grid(n_timesteps, device=noise.device, dtype=noise.dtype)
-        patches[group] = solve(
-            nets.feat_decoder.estimator,
-            noise[group],
-            grid,
-            mu=mu[group],
-            cond=condition[group],
-            cfg=cfg[group],
-            mean_mode=states.config.dit_mean_mode,
-        )
+        with nets.adapter_rows.pairs_of(group):
+            patches[group] = solve(
+                nets.feat_decoder.estimator,
+                noise[group],
+                grid,
+                mu=mu[group],
+                cond=condition[group],
+                cfg=cfg[group],
+                mean_mode=states.config.dit_mean_mode,
+            )
     return patches
 
 

@@ -6,6 +6,7 @@ import torch
 
 from voxnative.config import VoxConfig
 from voxnative.nn.audio_vae import AudioVAE
+from voxnative.nn.lora import NO_ADAPTER
 from voxnative.nn.vae_stream import init_stream
 
 
@@ -68,6 +69,7 @@ class RequestStates:
         self.vae_tails: list[torch.Tensor] = init_stream(vae, 0, device, torch.float32)
         # ^ one [S, C, pad] a causal convolution; step, prime; VAE
         self.timesteps: list[int] = []  # [S]; add; CFM (rows grouped by it)
+        self.adapter: list[int] = []  # [S] slots of LoRA adapters, 0 is none; runner; side path
         self.history: list[list[torch.Tensor]] = []  # [S] lists of [H]; step; LM input, re-prefill
         self._grow(n_slots)
 
@@ -101,6 +103,7 @@ class RequestStates:
         for tail in self.vae_tails:
             tail[slot] = 0
         self.timesteps[slot] = params.timesteps
+        self.adapter[slot] = NO_ADAPTER
         self.history[slot] = []
         return slot
 
@@ -113,6 +116,13 @@ class RequestStates:
         if slot is not None:
             self.history[slot] = []
             self.free_slots.append(slot)
+
+    def adapter_rows(self, slots: list[int]) -> torch.Tensor | None:
+        """Slots of these requests' LoRA adapters, ``[B]``; None where none has one."""
+        adapters = [self.adapter[slot] for slot in slots]
+        if set(adapters) == {NO_ADAPTER}:
+            return None
+        return torch.tensor(adapters, device=self.device)
 
     def _new(self, *middle: int) -> torch.Tensor:
         shape = (self.n_slots, *middle, self.config.patch_size, self.config.feat_dim)
@@ -128,6 +138,7 @@ class RequestStates:
         self.previous_patch, self.cfg = grown(self.previous_patch), grown(self.cfg)
         self.vae_tails = [grown(tail) for tail in self.vae_tails]
         self.timesteps += [0] * n_new
+        self.adapter += [NO_ADAPTER] * n_new
         self.history += [[] for _ in range(n_new)]
         self.free_slots += reversed(range(self.n_slots, n_slots))
         self.n_slots = n_slots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tests.checkpoints import write_checkpoint
 from voxnative.config import VoxConfig
 from voxnative.decode_step import decode_step, prime_continuation
+from voxnative.nn.lora import NetAdapters
 from voxnative.nn.speech_nets import SpeechNets
 from voxnative.request_state import RequestStates, StepParams
 
@@ -56,6 +58,45 @@ def test_a_row_is_the_same_alone_and_in_a_batch(
             assert (waves[i] - wave[0]).abs().max() < 1e-5
             patch = states.previous_patch[states.slot_of["x"]]
             assert (together.previous_patch[slots[i]] - patch).abs().max() < 1e-5
+
+
+def test_each_row_with_an_adapter_equals_networks_with_merged_weights(config: VoxConfig) -> None:
+    """Two adapters and none, in two groups of timesteps, over steps that feed each other."""
+    torch.manual_seed(0)
+    nets = SpeechNets(config).eval().requires_grad_(False)
+    merged = [copy.deepcopy(nets) for _ in range(3)]
+    adapters = NetAdapters(nets, nets.adapter_rows, lambda path: "audio_vae" not in path, 2, 4)
+    generator = torch.Generator().manual_seed(1)
+    for slot in (1, 2):
+        pairs = {}
+        for path, layer in adapters.layers.items():
+            n_out, n_in = layer.weight.shape
+            a = torch.randn(4, n_in, generator=generator) / n_in**0.5
+            pairs[path] = a, 0.2 * torch.randn(n_out, 4, generator=generator)
+            merged[slot].get_submodule(path).weight += pairs[path][1] @ a
+        adapters.write(slot, pairs)
+
+    wanted = [2, 0, 1, 2]  # slot of each row's adapter
+    params = [StepParams(i, 2.0, n, 1.0, 8) for i, n in enumerate((4, 6, 6, 6))]
+    together = new_states(config, nets)
+    rows = [together.add(str(i), p) for i, p in enumerate(params)]
+    for row, adapter in zip(rows, wanted, strict=True):
+        together.adapter[row] = adapter
+    alone = [new_states(config, net) for net in merged]
+    for i, adapter in enumerate(wanted):
+        alone[adapter].add(str(i), params[i])
+    for step in range(3):
+        hidden, residual = hidden_rows(config, len(params), step)
+        waves = decode_step(nets, together, rows, hidden, residual)
+        for i, adapter in enumerate(wanted):
+            states = alone[adapter]
+            slot = states.slot_of[str(i)]
+            one = slice(i, i + 1)
+            wave = decode_step(merged[adapter], states, [slot], hidden[one], residual[one])
+            assert (waves[i] - wave[0]).abs().max() < 1e-5
+            embed = states.history[slot][-1]
+            assert (together.history[rows[i]][-1] - embed).abs().max() < 1e-4
+    assert (together.history[rows[0]][-1] - together.history[rows[3]][-1]).abs().max() > 0.01
 
 
 def test_other_slots_are_not_touched(config: VoxConfig, nets: SpeechNets) -> None:

@@ -9,6 +9,7 @@ from voxnative.config import VoxConfig
 from voxnative.nn.audio_vae import AudioVAE
 from voxnative.nn.local_dit import LocalDiT
 from voxnative.nn.local_encoder import LocalEncoder
+from voxnative.nn.lora import AdapterRows
 
 
 class FlowDecoder(nn.Module):
@@ -38,6 +39,7 @@ class SpeechNets(nn.Module):
         self.res_to_dit_proj = nn.Linear(hidden, config.dit.hidden_size)
         # fp32 even where the default dtype is lower: quantisation noise of the VAE is audible.
         self.audio_vae = AudioVAE(config.vae).float()
+        self.adapter_rows = AdapterRows()  # read by layers that were made to take LoRA adapters
 
     def embed_patches(self, patches: Tensor) -> Tensor:
         """Patches [N, P, D] -> base LM input embeddings [N, H]."""
