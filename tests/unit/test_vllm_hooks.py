@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 import vllm
 from vllm.inputs.engine import mm_input
+from vllm.lora.lora_weights import LoRALayerWeights
+from vllm.lora.model_manager import LRUCacheLoRAModelManager
+from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+from vllm.lora.request import LoRARequest
+from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 from vllm.model_executor.models.interfaces import SupportsMultiModal
@@ -37,6 +42,7 @@ from vllm.v1.worker.gpu.sample.logits_processor.interface import (
 )
 from vllm.v1.worker.gpu_model_runner import ExecuteModelState, GPUModelRunner
 from vllm.v1.worker.gpu_worker import Worker
+from vllm.v1.worker.lora_model_runner_mixin import LoRAModelRunnerMixin
 
 from voxnative.engine.model import VoxCPM2ForSpeech
 
@@ -143,6 +149,46 @@ HOOKS: list[tuple[Callable[..., Any], list[str]]] = [
     (RequestOutput.add, ["self", "next_output", "aggregate"]),
     (LogitsProcessor.validate_params, ["sampling_params"]),
     (LogitsProcessor.__init__, ["self", "vllm_config", "device", "is_pin_memory"]),
+    (LoRAModelRunnerMixin.load_lora_model, ["self", "model", "vllm_config", "device"]),
+    (
+        LRUCacheWorkerLoRAManager.__init__,
+        ["self", "vllm_config", "device", "embedding_modules", "lora_model_cls"],
+    ),
+    (LRUCacheWorkerLoRAManager._load_adapter, ["self", "lora_request"]),
+    (LRUCacheWorkerLoRAManager.create_lora_manager, ["self", "model", "vllm_config"]),
+    (
+        LRUCacheLoRAModelManager._init_punica_wrapper,
+        ["self", "max_num_batched_tokens", "vllm_config"],
+    ),
+    (LRUCacheLoRAModelManager._create_merged_loras_inplace, ["self", "lora_model"]),
+    (LRUCacheLoRAModelManager._match_target_modules, ["self", "module_name"]),
+    (LRUCacheLoRAModelManager._set_adapter_mapping, ["self", "mapping"]),
+    (LRUCacheLoRAModelManager._deactivate_adapter, ["self", "lora_id"]),
+    (LRUCacheLoRAModelManager.activate_adapter, ["self", "lora_id"]),
+    (
+        LoRALayerWeights.__init__,
+        ["self", "module_name", "rank", "lora_alpha", "lora_a", "lora_b", "scaling"],
+    ),
+    (
+        PunicaWrapperCPU.update_metadata,
+        ["self", "mapping", "lora_index_to_id", "max_loras", "vocab_size", "kwargs"],
+    ),
+    (
+        PunicaWrapperCPU.add_lora_linear,
+        [
+            "self",
+            "y",
+            "x",
+            "lora_a_stacked",
+            "lora_b_stacked",
+            "scale",
+            "output_slices",
+            "buffer",
+            "kwargs",
+        ],
+    ),
+    (AsyncLLM.add_lora, ["self", "lora_request"]),
+    (AsyncLLM.remove_lora, ["self", "lora_id"]),
 ]
 
 
@@ -179,6 +225,7 @@ def test_signature(hook: Callable[..., Any], expected: list[str]) -> None:
             {"req_id", "sampling_params", "prefill_token_ids", "prompt_token_ids"},
         ),
         (ModelRunnerOutput, {"req_ids", "sampled_token_ids", "pooler_output"}),
+        (LoRARequest, {"lora_name", "lora_int_id", "lora_path"}),
         (EngineCoreOutput, {"request_id", "new_token_ids", "pooling_output", "finish_reason"}),
     ],
 )

@@ -45,6 +45,12 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
                     "tokens and cannot be rolled back, moved or split by layers. Leave it unset."
                 )
         SpeechOptions.from_additional_config(vllm_config.additional_config)  # refuses early
+        if vllm_config.lora_config is not None and not current_platform.is_cpu():
+            # Otherwise only the language models would be adapted, and nothing would say so.
+            raise ValueError(
+                "enable_lora=True is not valid here: adapters of the flow and of the projections "
+                "are applied on the CPU alone so far; valid: false"
+            )
         model = vllm_config.model_config
         is_v2 = not current_platform.is_cpu() and vllm_config.use_v2_model_runner
         admission = ADMISSION_V2 if is_v2 else ADMISSION

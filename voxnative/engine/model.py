@@ -1,29 +1,33 @@
 """VoxCPM as a vLLM model: base LM -> FSQ -> residual LM in one paged forward."""
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 from einops import rearrange
 from torch import nn
 from vllm.config import VllmConfig
+from vllm.model_executor.layers.linear import ReplicatedLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-from vllm.model_executor.models.interfaces import SupportsMultiModal
+from vllm.model_executor.models.interfaces import SupportsLoRA, SupportsMultiModal
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.sequence import IntermediateTensors
 
 from voxnative.checkpoint import resolve_checkpoint
 from voxnative.engine.hf_config import VoxCPM2HFConfig
+from voxnative.engine.lora_manager import SpeechLoRAManager
 from voxnative.engine.paged_lm import PagedLM
 from voxnative.engine.processor import SpeechDummyInputs, SpeechProcessingInfo, SpeechProcessor
 from voxnative.engine.weights import load_checkpoint
 from voxnative.nn.heads import ScalarQuantizer, StopHead
+from voxnative.nn.lora import NO_ADAPTER
 from voxnative.nn.speech_nets import SpeechNets
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     SpeechProcessor, info=SpeechProcessingInfo, dummy_inputs=SpeechDummyInputs
 )
-class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
+class VoxCPM2ForSpeech(nn.Module, SupportsLoRA, SupportsMultiModal):
     """The paged part of VoxCPM2; ``speech`` holds the networks behind it (the side path).
 
     The forward pass returns ``[n_tokens, 2 * hidden]``: the base LM's hidden state
@@ -34,6 +38,11 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
     """
 
     requires_raw_input_tokens = True  # forward needs the ids: they say where audio is
+    packed_modules_mapping: ClassVar[dict[str, list[str]]] = {
+        "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+        "gate_up_proj": ["gate_proj", "up_proj"],
+    }
+    lora_manager: SpeechLoRAManager | None = None  # set by vLLM where LoRA is enabled
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -50,9 +59,11 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
             config.residual_lm, vllm_config, lm.num_hidden_layers, "residual_lm"
         )
         self.fsq_layer = ScalarQuantizer(lm.hidden_size, config.fsq_latent_dim, config.fsq_scale)
-        self.fusion_concat_proj: nn.Linear | None = None
+        self.fusion_concat_proj: ReplicatedLinear | None = None
         if config.family.projects_fusion:
-            self.fusion_concat_proj = nn.Linear(2 * lm.hidden_size, lm.hidden_size)
+            self.fusion_concat_proj = ReplicatedLinear(
+                2 * lm.hidden_size, lm.hidden_size, prefix="fusion_concat_proj", return_bias=False
+            )
         self.stop = StopHead(lm.hidden_size)
         self.speech = SpeechNets(config)
         self.speech.audio_vae.float()
@@ -110,13 +121,33 @@ class VoxCPM2ForSpeech(nn.Module, SupportsMultiModal):
         embeds = torch.where(is_text, text, torch.zeros_like(text))
         if multimodal_embeddings:
             assert is_multimodal is not None
-            rows = torch.cat(list(multimodal_embeddings))[:, : config.lm.hidden_size]
             # The mask lies on the host: its indices travel without the device being waited for.
             index = is_multimodal.nonzero().squeeze(1)
             if embeds.is_cuda:
                 index = index.pin_memory().to(embeds.device, non_blocking=True)
-            embeds.index_copy_(0, index.to(embeds.device), rows.to(embeds.dtype))
+            index = index.to(embeds.device)
+            rows = self._patch_embeds(torch.cat(list(multimodal_embeddings)), index)
+            embeds.index_copy_(0, index, rows.to(embeds.dtype))
         return embeds
+
+    def _patch_embeds(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """Embeddings of given patches, ``[n, hidden]``, each by its request's adapter.
+
+        The encoder cache holds them as the base model makes them, so that a recording is
+        encoded once for all adapters; those of an adapter that changes the projection are made
+        here, from the patches beside them.
+        """
+        config, manager = self.config, self.lora_manager
+        cached = rows[:, : config.lm.hidden_size]
+        if manager is None or not manager.adapts("enc_to_lm_proj"):
+            return cached
+        patches = rearrange(
+            rows[:, config.lm.hidden_size :], "n (p d) -> n p d", p=config.patch_size
+        )
+        slots = manager.token_slots[index]  # [n]
+        with self.speech.adapter_rows.using(slots):
+            adapted = self.speech.embed_patches(patches)
+        return torch.where((slots == NO_ADAPTER).unsqueeze(-1), cached, adapted)
 
     def forward(
         self,

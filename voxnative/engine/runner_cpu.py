@@ -12,6 +12,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from voxnative.decode_step import decode_step, prime_continuation
 from voxnative.engine.engine_input import step_params
+from voxnative.engine.lora_manager import SpeechLoRARunner
 from voxnative.engine.model import VoxCPM2ForSpeech
 from voxnative.engine.options import SpeechOptions
 from voxnative.engine.processor import AUDIO_MODALITY
@@ -19,7 +20,7 @@ from voxnative.request_state import RequestStates
 from voxnative.units import MAX_STEPS
 
 
-class SpeechCPUModelRunner(CPUModelRunner):
+class SpeechCPUModelRunner(SpeechLoRARunner, CPUModelRunner):
     """Stock runner plus: admit and free side-path state, replay embeddings, step, emit.
 
     Source: vLLM 0.32, ``vllm/v1/worker/gpu_model_runner.py`` (``execute_model``,
@@ -121,6 +122,8 @@ class SpeechCPUModelRunner(CPUModelRunner):
         hidden, residual = rows.chunk(2, dim=-1)
         slots = [self.states.slot_of[request_id] for request_id in request_ids]
         for request_id, slot in zip(request_ids, slots, strict=True):
+            # vLLM may have moved the request's adapter since the last step.
+            self.states.adapter[slot] = self.net_slot(self.requests[request_id].lora_request)
             if not self.states.history[slot]:
                 self._prime(self.requests[request_id], slot)
         return decode_step(self.speech, self.states, slots, hidden, residual)
