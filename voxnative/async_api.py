@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from voxnative.silence_guard import SilenceGuard
 from voxnative.speech_request import RequestBuilder, SpeechRequest
 from voxnative.tokenizer import TextTokenizer
 
+if TYPE_CHECKING:
+    from voxnative.engine.lora_registry import LoadedLoRA, LoRARegistry
+
+_NOT_RUNNING = "the engine is not running: use 'async with' or call start()"
 SHIPPED_CHECKPOINT = Path(__file__).parent / "checkpoints" / "tiny"
 
 
@@ -38,6 +42,9 @@ class AsyncVoxNative:
         max_num_seqs: requests in one batch.
         max_model_len: positions a request; the checkpoint's ``max_length`` when None.
         kv_cache_memory_bytes: KV memory; on a CPU sized for a full batch when None.
+        loras: directories of LoRA adapters by name, loaded at the start; requests choose one
+            with ``lora=``. Room for more, or for others later: vLLM's arguments ``enable_lora``,
+            ``max_loras`` (in one batch), ``max_cpu_loras`` (loaded) and ``max_lora_rank``.
         engine_args: further arguments of vLLM's ``AsyncEngineArgs``.
 
     Raises:
@@ -52,6 +59,7 @@ class AsyncVoxNative:
         max_num_seqs: int = 8,
         max_model_len: int | None = None,
         kv_cache_memory_bytes: int | None = None,
+        loras: Mapping[str, str | Path] | None = None,
         **engine_args: Any,
     ) -> None:
         self.directory = resolve_checkpoint(SHIPPED_CHECKPOINT if model is None else model)
@@ -65,6 +73,8 @@ class AsyncVoxNative:
             "kv_cache_memory_bytes": kv_cache_memory_bytes,
             **engine_args,
         }
+        self._first_loras = dict(loras or {})
+        self._loras: LoRARegistry | None = None
         self._engine: Any = None
         self._owns_engine = True
         self._requests: RequestBuilder | None = None
@@ -99,23 +109,45 @@ class AsyncVoxNative:
         """Start the engine (its own process); returns when it is ready.
 
         Raises:
-            CheckpointError: the weight files do not fit the configuration.
+            CheckpointError: the weight files, or those of an adapter, do not fit.
             EngineError: the engine did not come up; the cause is chained.
         """
         from voxnative.checkpoint_shapes import verify_checkpoint
+        from voxnative.engine.lora_registry import lora_settings
         from voxnative.engine.start import engine_args, start_engine
 
         if self._engine is not None:
             raise EngineError("the engine is running already")
         await asyncio.to_thread(verify_checkpoint, self.directory, self.config)
+        settings = self._settings
+        if self._first_loras:
+            ranks = await asyncio.to_thread(self._ranks_of_first_loras)
+            settings = lora_settings(ranks) | settings
         try:
-            args = engine_args(self.directory, self.config, **self._settings)
+            args = engine_args(self.directory, self.config, **settings)
             self._attach(await asyncio.to_thread(start_engine, args))
         except (RuntimeError, ValueError, TypeError) as error:  # vLLM's own, of every kind
             raise EngineError(f"the engine did not start: {error}") from error
+        try:
+            for name, directory in self._first_loras.items():
+                await self.load_lora(name, directory)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _ranks_of_first_loras(self) -> list[int]:
+        """Ranks of the adapters to load at the start, all checked before an engine starts."""
+        from voxnative.lora_file import MAX_LORA_RANK, read_adapter
+
+        max_rank = self._settings.get("max_lora_rank", MAX_LORA_RANK)
+        directories = self._first_loras.values()
+        return [read_adapter(d, self.config, max_rank).rank for d in directories]
 
     def _attach(self, engine: Any) -> None:
+        from voxnative.engine.lora_registry import LoRARegistry
+
         self._engine = engine
+        self._loras = LoRARegistry(engine, self.config)
         context_len = engine.model_config.max_model_len
         self._requests = RequestBuilder(self.config, self._tokenizer, context_len)
 
@@ -123,16 +155,56 @@ class AsyncVoxNative:
         """Stop the engine; open requests end with an error."""
         if self._engine is not None and self._owns_engine:
             self._engine.shutdown()
-        self._engine = None
+        self._engine = self._loras = None
 
-    async def prepare(self, text: str, **arguments: Any) -> SpeechRequest:
-        """Validate one call without running it; arguments as ``RequestBuilder.build``."""
-        return await asyncio.to_thread(self._builder().build, text, **arguments)
+    @property
+    def loras(self) -> LoRARegistry:
+        """The LoRA adapters: their names, loading, unloading.
+
+        Raises:
+            EngineError: the engine is not running.
+        """
+        if self._loras is None:
+            raise EngineError(_NOT_RUNNING)
+        return self._loras
+
+    async def load_lora(self, name: str, directory: str | Path) -> None:
+        """Load an adapter of upstream's format; requests then choose it with ``lora=name``.
+
+        Raises:
+            InvalidRequestError: the name is in use, or there is no room.
+            CheckpointError: the files do not fit the model, by key or tensor.
+        """
+        await self.loras.load(name, directory)
+
+    async def unload_lora(self, name: str) -> None:
+        """Unload an adapter; requests that have been validated keep it to their end.
+
+        Raises:
+            InvalidRequestError: no adapter of this name.
+        """
+        self.loras.unload(name)
+
+    async def prepare(
+        self, text: str, *, lora: str | None = None, **arguments: Any
+    ) -> SpeechRequest:
+        """Validate one call without running it.
+
+        Args:
+            text: what to speak.
+            lora: name of a loaded adapter.
+            arguments: as ``RequestBuilder.build``.
+        """
+        adapter = self._adapter(lora)
+        return await asyncio.to_thread(self._builder().build, text, lora=adapter, **arguments)
 
     def _builder(self) -> RequestBuilder:
         if self._requests is None:
-            raise EngineError("the engine is not running: use 'async with' or call start()")
+            raise EngineError(_NOT_RUNNING)
         return self._requests
+
+    def _adapter(self, name: str | None) -> LoadedLoRA | None:
+        return None if name is None else self.loras.get(name)
 
     async def stream(self, text: str, **arguments: Any) -> AsyncGenerator[SpeechChunk, None]:
         """Speak ``text``; yields new samples as they exist.
@@ -162,9 +234,20 @@ class AsyncVoxNative:
                 return result
         return replace(result, finish_reason="bad_case")
 
-    async def prepare_long(self, text: str, **arguments: Any) -> LongRequest:
-        """Validate a text of any length without running it; arguments as ``plan_long``."""
-        return await asyncio.to_thread(plan_long, self._builder(), text, **arguments)
+    async def prepare_long(
+        self, text: str, *, lora: str | None = None, **arguments: Any
+    ) -> LongRequest:
+        """Validate a text of any length without running it.
+
+        Args:
+            text: what to speak.
+            lora: name of a loaded adapter, for every piece.
+            arguments: as ``plan_long``.
+        """
+        adapter = self._adapter(lora)
+        return await asyncio.to_thread(
+            plan_long, self._builder(), text, lora=adapter, **arguments
+        )
 
     def run_long(self, request: LongRequest, started: float | None = None) -> LongRun:
         """Make a run of a prepared text; nothing is sent before its chunks are read."""
@@ -230,7 +313,7 @@ class AsyncVoxNative:
     def run(self, request: SpeechRequest, started: float | None = None) -> SpeechRun:
         """Make a run of a prepared request; nothing is sent before its chunks are read."""
         if self._engine is None:
-            raise EngineError("the engine is not running: use 'async with' or call start()")
+            raise EngineError(_NOT_RUNNING)
         return SpeechRun(self._engine, self.config, request, started or time.perf_counter())
 
 
@@ -271,6 +354,7 @@ class SpeechRun:
             engine_input(request.prompt, self.request_id),
             sampling_params(request.params, request.n_max_steps, self._config),
             self.request_id,
+            lora_request=None if request.lora is None else request.lora.engine_request,
         )
         index, has_run_out = 0, False
         rate_hz = self._config.vae.out_sample_rate_hz

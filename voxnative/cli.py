@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 STDIO = "-"
 COPY_BYTES = 2**20
 LOG_LEVEL = "VLLM_LOGGING_LEVEL"
+_LORA = "lora"
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
@@ -82,6 +83,7 @@ def say(args: argparse.Namespace, streams: Streams) -> None:
     from voxnative.checkpoint import resolve_checkpoint
     from voxnative.config import VoxConfig
     from voxnative.long_request import plan_long
+    from voxnative.lora_file import MAX_LORA_RANK, read_adapter
     from voxnative.speech_request import RequestBuilder
     from voxnative.tokenizer import TextTokenizer
 
@@ -93,7 +95,11 @@ def say(args: argparse.Namespace, streams: Streams) -> None:
     options = {name: getattr(args, name) for name in _REQUEST_OPTIONS}
     request = plan_long(builder, text, **options).live_if_short()
 
-    speech = AsyncVoxNative(directory, max_num_seqs=1, max_model_len=context_len)
+    loras = {}
+    if args.lora is not None:
+        read_adapter(args.lora, config, MAX_LORA_RANK)
+        loras[_LORA] = args.lora
+    speech = AsyncVoxNative(directory, max_num_seqs=1, max_model_len=context_len, loras=loras)
     with contextlib.ExitStack() as stack:
         path = Path(args.output)
         if args.output == STDIO:  # a header holds a length: the file is sent when it is complete
@@ -129,6 +135,8 @@ async def _speak(
     progress.show("starting the engine ...")
     n_pieces = len(request.pieces)
     async with speech:
+        for name in speech.loras.names():  # the one that was given, if any
+            request = request.with_lora(speech.loras.get(name))
         started = time.perf_counter()
         run = speech.run_long(request, started)
         n_samples = 0
@@ -254,6 +262,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-silence", type=_number, dest="max_silence_s", help="ends speech (default: 3 s)")
     add("--joint", help=f"of a long text's pieces: {', '.join(JOINTS)}")
     add("--first-piece", type=_number, default=0, help="of a long text, to go on after an error")
+    add("--lora", metavar="DIR", help="LoRA adapter: lora_config.json and lora_weights.safetensors")
     add("-v", "--verbose", action="store_true", help="show the engine's log")
 
     command = commands.add_parser("info", help="describe a checkpoint", description=info.__doc__)

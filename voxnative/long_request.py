@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from voxnative.params import another_seed
 from voxnative.pieces import PIECE_TOKENS, Piece, split_text
 from voxnative.speech_request import RequestBuilder, SpeechRequest
 from voxnative.units import JOINTS, MAX_REFERENCE_S
+
+if TYPE_CHECKING:
+    from voxnative.engine.lora_registry import LoadedLoRA
 
 DEFAULT_LOOKAHEAD = 2
 LOOKAHEAD_RANGE = (0, 64)
@@ -80,6 +83,11 @@ class LongRequest:
         Pieces that run at once would slow the one down that is being heard.
         """
         return self.live or self.joint == "continue"
+
+    def with_lora(self, adapter: LoadedLoRA) -> LongRequest:
+        """The same, spoken with an adapter."""
+        opening = replace(self.opening, lora=adapter)
+        return replace(self, opening=opening, _arguments={**self._arguments, "lora": adapter})
 
     def live_if_short(self) -> LongRequest:
         """The same, but live where there is a single piece: it need not wait for its check."""

@@ -71,12 +71,20 @@ class VoxNative:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
 
+    def load_lora(self, name: str, directory: str | Path) -> None:
+        """Load a LoRA adapter; see ``AsyncVoxNative.load_lora``."""
+        self._wait(self._speech.load_lora(name, directory))
+
+    def unload_lora(self, name: str) -> None:
+        """Unload a LoRA adapter; see ``AsyncVoxNative.unload_lora``."""
+        self._wait(self._speech.unload_lora(name))
+
     def synthesize(self, text: str, **arguments: Any) -> SpeechResult:
         """Speak ``text`` to its end.
 
         Args:
             text: what to speak.
-            arguments: ``reference``, ``prompt`` and ``prompt_text``, ``description``,
+            arguments: ``lora``, ``reference``, ``prompt`` and ``prompt_text``, ``description``,
                 ``seed``, ``cfg``, ``timesteps``, ``temperature``, ``max_seconds``,
                 ``max_steps``, ``min_steps``; see ``RequestBuilder.build``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from voxnative.audio_input import AudioSource, load_audio
 from voxnative.config import VoxConfig
@@ -19,6 +20,9 @@ from voxnative.units import (
     STEPS_PER_TOKEN,
 )
 
+if TYPE_CHECKING:
+    from voxnative.engine.lora_registry import LoadedLoRA
+
 
 @dataclass(frozen=True)
 class SpeechRequest:
@@ -29,12 +33,14 @@ class SpeechRequest:
         params: validated parameters with a seed.
         n_max_steps: cap on the number of patches.
         bad_case: which audio is too long for the text, and what is done about it.
+        lora: the adapter to speak with.
     """
 
     prompt: SpeechPrompt
     params: SpeechParams
     n_max_steps: int
     bad_case: BadCaseRule = field(default_factory=BadCaseRule)
+    lora: LoadedLoRA | None = None
 
     @property
     def seed(self) -> int:
@@ -96,6 +102,7 @@ class RequestBuilder:
         retry_badcase: bool = False,
         retry_badcase_max_times: int = BADCASE_MAX_TIMES,
         retry_badcase_ratio_threshold: float = STEPS_PER_TOKEN,
+        lora: LoadedLoRA | None = None,
     ) -> SpeechRequest:
         """Validate one call.
 
@@ -120,6 +127,7 @@ class RequestBuilder:
             retry_badcase_max_times: attempts in all.
             retry_badcase_ratio_threshold: patches a token that are too many. The cap on the
                 patches follows from it too.
+            lora: the adapter to speak with; the model as it is when None.
 
         Raises:
             InvalidRequestError: names the field, its value and what is valid.
@@ -164,7 +172,7 @@ class RequestBuilder:
             params = replace(params, seed=secrets.randbelow(MAX_SEED + 1))
         room = self.context_len - len(laid_out.token_ids)
         own_cap = default_max_steps(laid_out.n_target_tokens, cap, bad_case.ratio)
-        return SpeechRequest(laid_out, params, min(own_cap, room), bad_case)
+        return SpeechRequest(laid_out, params, min(own_cap, room), bad_case, lora)
 
     def cap(self, max_steps: int | None, max_seconds: float | None) -> int | None:
         """The smaller of two caps in patches; None where there is none."""

@@ -39,6 +39,7 @@ MISSING = "no/such/file.wav"
         (["hi", "--prompt", MISSING, "--prompt-text", "a"], f"field 'prompt': '{MISSING}'"),
         (["hi", "--prompt-text", "a"], "both prompt and prompt_text, or neither"),
         (["hi", "--description", " "], "field 'description'"),
+        (["hi", "--lora", "no/such/adapter"], "cannot read no/such/adapter/lora_config.json"),
         (["hi", "--model", "./no/such/model"], "no checkpoint directory no/such/model"),
         (["hi", "-o", "a.mp3"], "field 'output': 'a.mp3' is not valid"),
         (["hi", "-o", "no/such/folder/a.wav"], "a file in an existing folder"),
