@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from voxnative.async_api import AsyncVoxNative
-from voxnative.serving import batch, speech, voice_routes, websocket
+from voxnative.serving import batch, lora_routes, speech, voice_routes, websocket
 from voxnative.serving.adapters.registry import adapter_for
 from voxnative.serving.hosts import HostPolicy
 from voxnative.serving.latents import latent_encoder
@@ -34,7 +34,7 @@ class SpeechEndpoints:
 
     def attach_router(self, app: FastAPI) -> None:
         """Add the routes to vLLM's application."""
-        for module in (speech, batch, voice_routes, websocket):
+        for module in (speech, batch, voice_routes, lora_routes, websocket):
             app.include_router(module.router)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
@@ -48,6 +48,7 @@ class SpeechEndpoints:
         settings = ServerSettings.from_mapping(given.get(CONFIG_KEY, {}))
         adapter = adapter_for(engine_client.model_config.architecture)
         model = AsyncVoxNative.from_engine(args.model, engine_client)
+        model.loras.share(state.openai_serving_models)
         server = SpeechServer(
             speech=model,
             engine_client=engine_client,

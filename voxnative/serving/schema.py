@@ -57,6 +57,12 @@ class VoiceFields(_Strict):
     """Who speaks and how the model samples; shared by single requests and batches."""
 
     model: str | None = Field(None, max_length=256, description="A name that /v1/models lists.")
+    lora: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="A loaded LoRA adapter, unless model names it.",
+    )
     voice: VoiceName | None = Field(
         None, description="A name, or {id}, that /v1/audio/voices lists."
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from voxnative.errors import ParameterError
 from voxnative.serving.adapters.base import ARTTSAdapter, SpeechCall, SpeechInputs
 from voxnative.serving.formats.registry import FORMATS, answer_rate_hz
 from voxnative.serving.http_errors import RequestFailed, engine_dead
@@ -84,7 +85,7 @@ class SpeechServer:
         """
         if self.is_engine_dead:
             raise engine_dead()
-        self._check_model(body.model)
+        lora = self._lora(body)
         self.adapter.validate(body)
         ref_audio = voice = None
         # A recording of the body's own goes before the voice; one that is continued goes beside it.
@@ -92,22 +93,35 @@ class SpeechServer:
             voice = await asyncio.to_thread(self.voices.resolve, body.voice)
         if body.ref_audio is not None:
             ref_audio = await fetch_audio(body.ref_audio, self.media)
-        return self.adapter.build(body, SpeechInputs(ref_audio, voice))
+        call = self.adapter.build(body, SpeechInputs(ref_audio, voice))
+        return call if lora is None else replace(call, arguments={**call.arguments, "lora": lora})
 
     async def prepare(self, body: SpeechBody) -> Utterance:
         """A validated request; errors as :meth:`call`."""
         live = self.answer(body).streams
         return await Utterance.create(self, await self.call(body), live=live)
 
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name not in (*self.model_names, *MODEL_ALIASES):
+    def lora_names(self) -> str:
+        """The loaded adapters, for a message."""
+        return ", ".join(self.speech.loras.names()) or "none is loaded"
+
+    def _lora(self, body: SpeechBody) -> str | None:
+        """The adapter that a body names, as ``lora`` or as ``model``."""
+        if body.model is None or body.model in (*self.model_names, *MODEL_ALIASES):
+            return body.lora
+        adapters = self.speech.loras.names()
+        if body.model not in adapters:
+            valid = ", ".join((*self.model_names, *adapters))
             raise RequestFailed(
                 404,
                 "invalid_request_error",
                 "model_not_found",
-                f"field 'model': no model of this name; valid: {', '.join(self.model_names)}",
+                f"field 'model': no model of this name; valid: {valid}",
                 param="model",
             )
+        if body.lora not in (None, body.model):
+            raise ParameterError("lora", body.lora, "unset where model names an adapter")
+        return body.model
 
 
 def default_voices_dir() -> Path:

@@ -32,6 +32,7 @@ class ServerSettings:
         voices_dir: where registered voices are kept; None keeps them below the user's data folder.
         allowed_media_dirs: folders from which `ref_audio` may name a file.
         allowed_media_hosts: hosts from which `ref_audio` may be fetched.
+        allowed_lora_dirs: folders from which clients may load LoRA adapters.
 
     Raises:
         SettingsError: a value is out of range or of the wrong type.
@@ -46,6 +47,7 @@ class ServerSettings:
     voices_dir: str | None = None
     allowed_media_dirs: tuple[str, ...] = ()
     allowed_media_hosts: tuple[str, ...] = ()
+    allowed_lora_dirs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check("max_queue", self.max_queue, int, 0)
@@ -74,7 +76,7 @@ class ServerSettings:
                     f"unknown key '{key}' in '{CONFIG_KEY}:'; valid: {', '.join(known)}"
                 )
         values = dict(given)
-        for name in ("allowed_media_dirs", "allowed_media_hosts"):
+        for name in ("allowed_media_dirs", "allowed_media_hosts", "allowed_lora_dirs"):
             if name in values:
                 values[name] = _strings(name, values[name])
         return cls(**values)

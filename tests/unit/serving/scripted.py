@@ -40,6 +40,13 @@ class Letters:
 BUILDER = RequestBuilder(VoxConfig.from_dir(SHIPPED_CHECKPOINT), Letters(), context_len=512)
 
 
+class NoLoRAs:
+    """A registry in which nothing is loaded."""
+
+    def names(self) -> list[str]:
+        return []
+
+
 @dataclass
 class ScriptedSpeech:
     """Says `n_chunks` chunks, one every `pause_s`, and fails before chunk `fails_at`."""
@@ -51,6 +58,7 @@ class ScriptedSpeech:
     errored: bool = False
     n_open: int = 0
     n_closed_early: int = 0
+    loras: Any = field(default_factory=lambda: NoLoRAs())
 
     async def prepare_long(self, text: str, **arguments: Any) -> LongRequest:
         return plan_long(BUILDER, text, **arguments)

@@ -41,6 +41,7 @@ def test_all_routes_are_attached() -> None:
     paths = {getattr(route, "path", None) for route in app.routes}
     assert {"/v1/audio/speech", "/v1/audio/speech/batch", "/v1/audio/voices"} <= paths
     assert "/v1/audio/speech/stream" in paths
+    assert {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"} <= paths
 
 
 def test_the_launchers_functions() -> None:
@@ -60,6 +61,17 @@ def test_the_engine_says_whether_it_lives() -> None:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     assert isinstance(AsyncLLM.errored, property)
+
+
+def test_the_servers_table_of_adapters() -> None:
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+
+    class Client:
+        model_config = renderer = input_processor = None
+
+    models = OpenAIServingModels(Client(), [])  # type: ignore[arg-type]
+    assert models.lora_requests == {}
+    assert [models.lora_id_counter.inc(1), models.lora_id_counter.inc(1)] == [1, 2]
 
 
 def test_our_metrics_join_vllms() -> None:
