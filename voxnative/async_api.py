@@ -245,9 +245,7 @@ class AsyncVoxNative:
             arguments: as ``plan_long``.
         """
         adapter = self._adapter(lora)
-        return await asyncio.to_thread(
-            plan_long, self._builder(), text, lora=adapter, **arguments
-        )
+        return await asyncio.to_thread(plan_long, self._builder(), text, lora=adapter, **arguments)
 
     def run_long(self, request: LongRequest, started: float | None = None) -> LongRun:
         """Make a run of a prepared text; nothing is sent before its chunks are read."""
