@@ -53,7 +53,11 @@ async def load_lora_adapter(body: LoadBody, request: Request) -> str:
         await server.speech.load_lora(body.lora_name, directory)
     except CheckpointError as error:
         raise RequestFailed(
-            400, "invalid_request_error", "invalid_adapter", str(error), param="lora_path"
+            400,
+            "invalid_request_error",
+            "invalid_adapter",
+            f"field 'lora_path': {error}",
+            param="lora_path",
         ) from error
     return f"Success: LoRA adapter '{body.lora_name}' added successfully."
 

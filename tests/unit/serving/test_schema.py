@@ -44,6 +44,8 @@ BAD: list[tuple[str, Any]] = [
     ("input", 7),
     ("input", "\ud800"),
     ("model", 3),
+    ("lora", 3),
+    ("lora", ""),
     ("voice", 3),
     ("voice", ""),
     ("voice", {"id": 3}),
