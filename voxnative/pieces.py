@@ -106,8 +106,8 @@ def _fitting(
         longest = window_end
         if n_tokens > max_tokens:
             longest = _longest_prefix(text, start, window_end, max_tokens, count_tokens)
-        # Half the budget at least, so that a list does not fall apart into its words.
-        cut = start + (_last_clause_end(text[start:longest], (longest - start) // 2) or 0)
+        # A quarter of the budget at least, so that a list does not fall apart into its words.
+        cut = start + (_last_clause_end(text[start:longest], (longest - start) // 4) or 0)
         if cut == start:
             space = text.rfind(" ", start + 1, longest)
             cut = space if space > start else longest

@@ -84,10 +84,13 @@ def seam_step(samples: np.ndarray, joint: int, rate_hz: int) -> float:
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Figures of one joint, with 95 % intervals where they are means."""
     n_words = [float(row["n_words"]) for row in rows]
+    # A recogniser that starts to repeat itself would outweigh every other piece.
+    n_errors = [float(min(row["n_errors"], row["n_words"])) for row in rows]
     voices = [row["voice"] for row in rows if row["voice"] is not None]
     return {
         "n_pieces": len(rows),
-        "wer_percent": asdict(bootstrap.ratio([100.0 * row["n_errors"] for row in rows], n_words)),
+        "wer_percent": asdict(bootstrap.ratio([100.0 * n for n in n_errors], n_words)),
+        "more_errors_than_words": sum(row["n_errors"] > row["n_words"] for row in rows),
         "voice_of_the_piece_before": asdict(bootstrap.mean(voices)),
         "least_like": min(voices),
         "dnsmos": asdict(bootstrap.mean([row["dnsmos"] for row in rows])),

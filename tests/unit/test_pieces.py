@@ -66,6 +66,14 @@ def test_a_line_of_marks_ends_a_piece_and_is_not_spoken() -> None:
     assert texts(f"Yes.\n\n* * *\n\nNo.{filler}")[:2] == ["Yes.", "No."]
 
 
+def test_a_clause_goes_before_a_fuller_piece() -> None:
+    clauses = [
+        "Then he came back without a word,",
+        "and his brother was waiting for him at the small house.",
+    ]
+    assert texts(" ".join(clauses), 80) == clauses
+
+
 def test_a_long_sentence_is_cut_at_clauses_then_at_spaces() -> None:
     text = "the quick brown fox, the lazy dog, and the cat that nobody has ever seen"
     assert texts(text, 40) == [
