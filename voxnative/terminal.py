@@ -43,11 +43,12 @@ class Streams:
             left = left[self.out.write(left) :]
 
     def log_tail(self) -> str:
-        """The last lines of the log, to explain a failure."""
+        """The last lines of the log, each with its end, to explain a failure."""
         if self.log is None:
             return ""
         self.log.seek(0)
-        return "\n".join(self.log.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+        lines = self.log.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        return "".join(f"{line}\n" for line in lines)
 
 
 @contextlib.contextmanager

@@ -133,7 +133,7 @@ def test_nothing_else_reaches_standard_output(capfd: pytest.CaptureFixture[str])
         os.write(2, b"more chatter\n")
         streams.write(b"result\n")
         streams.err.write("progress\n")
-        assert streams.log_tail() == "chatter\nmore chatter"
+        assert streams.log_tail() == "chatter\nmore chatter\n"
     os.write(1, b"afterwards\n")
     assert capfd.readouterr() == ("result\nafterwards\n", "progress\n")
 
