@@ -41,11 +41,14 @@ class AsyncVoxNative:
             the checkpoint's.
         max_num_seqs: requests in one batch.
         max_model_len: positions a request; the checkpoint's ``max_length`` when None.
-        kv_cache_memory_bytes: KV memory; on a CPU sized for a full batch when None.
+        kv_cache_memory_bytes: KV memory of each device; on a CPU sized for a full batch when
+            None.
         loras: directories of LoRA adapters by name, loaded at the start; requests choose one
             with ``lora=``. Room for more, or for others later: vLLM's arguments ``enable_lora``,
             ``max_loras`` (in one batch), ``max_cpu_loras`` (loaded) and ``max_lora_rank``.
-        engine_args: further arguments of vLLM's ``AsyncEngineArgs``.
+        engine_args: further arguments of vLLM's ``AsyncEngineArgs``, such as
+            ``tensor_parallel_size`` (each LM layer over several devices) and
+            ``data_parallel_size`` (whole replicas; ``max_num_seqs`` is then of each).
 
     Raises:
         CheckpointError: ``model`` is no checkpoint that can be read.

@@ -9,6 +9,7 @@ from voxnative.checkpoint import iter_lm_tensors, iter_vae_tensors
 from voxnative.config import VoxConfig
 from voxnative.config_lm import LMConfig
 from voxnative.kv_memory import DTYPE_BYTES, kv_bytes_per_position
+from voxnative.tensor_split import possible_splits
 
 VAE_BYTES = 4  # the VAE runs in float32 whatever the checkpoint's dtype is
 
@@ -57,6 +58,7 @@ def describe(directory: Path) -> str:
             "KV cache",
             f"{position / 1e3:.1f} kB a position, {_megabytes(position * n_context)} full",
         ),
+        *_split_rows(config),
     ]
     return "".join(f"{name:24}{value}\n" for name, value in rows)
 
@@ -69,6 +71,15 @@ def count_parameters(directory: Path) -> Counter[str]:
             part = next((part for prefix, part in _PARTS.items() if name.startswith(prefix)), _REST)
             counts[part] += tensor.numel()
     return counts
+
+
+def _split_rows(config: VoxConfig) -> list[tuple[str, str]]:
+    """The KV cache of each rank, for every number of ranks that can share the language models."""
+    rows = []
+    for n_ranks in possible_splits(config)[1:]:
+        position = kv_bytes_per_position(config, config.dtype, n_ranks)
+        rows.append((f"  each of {n_ranks} ranks", f"{position / 1e3:.1f} kB a position"))
+    return rows
 
 
 def _sizes(lm: LMConfig) -> str:

@@ -6,8 +6,10 @@ from vllm.model_executor.models.config import VerifyAndUpdateConfig
 from vllm.platforms import current_platform
 
 from voxnative.batch_buckets import batch_buckets
+from voxnative.engine.cpu_binding import share_cores
 from voxnative.engine.cpu_threads import leave_one_core
 from voxnative.engine.options import SpeechOptions
+from voxnative.tensor_split import check_split
 
 CPU_KV_BLOCK = 32  # positions; the CPU's attention wants a multiple of 32
 CPU_WORKER = "voxnative.engine.worker_cpu.SpeechCPUWorker"
@@ -52,6 +54,7 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
                 "are applied on the CPU alone so far; valid: false"
             )
         model = vllm_config.model_config
+        check_split(model.hf_config.vox_config(), parallel.tensor_parallel_size)
         is_v2 = not current_platform.is_cpu() and vllm_config.use_v2_model_runner
         admission = ADMISSION_V2 if is_v2 else ADMISSION
         model.logits_processors = [*(model.logits_processors or []), admission]
@@ -72,6 +75,8 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
                 # core kept free for the scheduler. Asked for by class, the executor stays.
                 parallel.distributed_executor_backend = UniProcExecutor
                 leave_one_core()
+            else:
+                share_cores(parallel)
         elif current_platform.is_cuda():
             use_full_graphs(vllm_config)
         if parallel.worker_cls == "auto":

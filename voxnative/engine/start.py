@@ -12,6 +12,8 @@ from voxnative.engine.async_engine import SpeechAsyncLLM
 from voxnative.engine.engine_config import CPU_KV_BLOCK
 from voxnative.kv_memory import kv_bytes_per_position
 
+PARALLEL = ("tensor_parallel_size", "data_parallel_size")
+
 
 def engine_settings(
     directory: Path,
@@ -21,11 +23,13 @@ def engine_settings(
     max_num_seqs: int,
     max_model_len: int | None,
     kv_cache_memory_bytes: int | None,
+    tensor_parallel_size: int = 1,
+    data_parallel_size: int = 1,
 ) -> dict[str, Any]:
     """vLLM's engine settings for one checkpoint directory.
 
-    On a CPU, vLLM wants the KV cache's size: room for ``max_num_seqs`` requests of
-    ``max_model_len`` positions, at most a quarter of the machine's memory.
+    On a CPU, vLLM wants the KV cache's size of each rank: room for ``max_num_seqs`` requests of
+    ``max_model_len`` positions, all ranks together at most a quarter of the machine's memory.
     """
     settings: dict[str, Any] = {
         "model": str(directory),
@@ -44,9 +48,10 @@ def engine_settings(
         settings["enforce_eager"] = True
         blocks_per_request = -(-settings["max_model_len"] // CPU_KV_BLOCK)
         n_tokens = (max_num_seqs * blocks_per_request + 1) * CPU_KV_BLOCK
-        wanted = n_tokens * kv_bytes_per_position(config, settings["dtype"])
+        wanted = n_tokens * kv_bytes_per_position(config, settings["dtype"], tensor_parallel_size)
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        kv_cache_memory_bytes = kv_cache_memory_bytes or min(wanted, total // 4)
+        share = total // (4 * tensor_parallel_size * data_parallel_size)
+        kv_cache_memory_bytes = kv_cache_memory_bytes or min(wanted, share)
     if kv_cache_memory_bytes is not None:
         settings["kv_cache_memory_bytes"] = kv_cache_memory_bytes
     return settings
@@ -55,7 +60,10 @@ def engine_settings(
 def engine_args(directory: Path, config: VoxConfig, **given: Any) -> AsyncEngineArgs:
     """vLLM's arguments: :func:`engine_settings`, and further ones as they are given."""
     own = ("dtype", "max_num_seqs", "max_model_len", "kv_cache_memory_bytes")
-    settings = engine_settings(directory, config, **{name: given.pop(name) for name in own})
+    sizes = {name: given[name] for name in PARALLEL if name in given}
+    settings = engine_settings(
+        directory, config, **{name: given.pop(name) for name in own}, **sizes
+    )
     return AsyncEngineArgs(**(settings | given))
 
 

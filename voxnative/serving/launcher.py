@@ -134,5 +134,11 @@ def _implied(directory: Path, config: VoxConfig, wanted: argparse.Namespace) -> 
         max_num_seqs=wanted.max_num_seqs or _DEFAULT_NUM_SEQS[machine],
         max_model_len=wanted.max_model_len,
         kv_cache_memory_bytes=wanted.kv_cache_memory_bytes,
+        tensor_parallel_size=wanted.tensor_parallel_size,
+        data_parallel_size=wanted.data_parallel_size,
     )
+    if wanted.data_parallel_size > 1 and not wanted.headless:
+        # vLLM would start a front end for each replica. They share no queue, and they end when
+        # one replica does: clients would see refused connections instead of 503.
+        settings["api_server_count"] = 1
     return {key: value for key, value in settings.items() if key not in _LEFT_TO_SERVER}

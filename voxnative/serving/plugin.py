@@ -55,7 +55,7 @@ class SpeechEndpoints:
             settings=settings,
             adapter=adapter,
             admission=Admission(
-                settings.max_concurrency or engine_client.vllm_config.scheduler_config.max_num_seqs,
+                settings.max_concurrency or batch_places(engine_client.vllm_config),
                 settings.max_queue,
             ),
             metrics=SpeechMetrics(),
@@ -65,6 +65,12 @@ class SpeechEndpoints:
         )
         state.voxnative = server
         await adapter.warmup(model)
+
+
+def batch_places(config: Any) -> int:
+    """Requests that all replicas together take into their batches."""
+    places: int = config.scheduler_config.max_num_seqs
+    return places * config.parallel_config.data_parallel_size
 
 
 def _voices(engine: Any, model: AsyncVoxNative, settings: ServerSettings) -> VoiceStore:

@@ -22,7 +22,8 @@ class ServerSettings:
     """How one server treats its clients.
 
     Attributes:
-        max_concurrency: requests in the engine at once; None takes the engine's `max_num_seqs`.
+        max_concurrency: requests in the engine at once; None takes the engine's
+            `max_num_seqs`, of all replicas together.
         max_queue: requests that wait for the engine; one more is answered with 429.
         request_timeout_s: longest time from arrival to the last generated sample.
         reader_timeout_s: longest time that a client may leave one piece of audio unread.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,15 +131,24 @@ class TestLauncher:
         parse([])
         assert os.environ["VLLM_PLUGINS"] == "other,voxnative"
 
-    @pytest.mark.parametrize("name", ["cpu", "h200", "l4"])
+    @pytest.mark.parametrize("name", ["cpu", "h200", "h200-x2", "h200-x2-tp", "h200-x4", "l4"])
     def test_the_shipped_files(self, repo: Path, name: str) -> None:
         path = repo / "deploy" / f"{name}.yaml"
         args: argparse.Namespace = parse(["--deploy", str(path)])
         settings = ServerSettings.from_mapping(args.additional_config["voxnative"])
-        assert settings.max_queue == 8 * args.max_num_seqs
-        header = path.read_text().split("\ndtype")[0]
-        assert all(line.startswith("#") for line in header.splitlines())
+        assert settings.max_queue == 8 * args.max_num_seqs * args.data_parallel_size
+        header = re.split(r"\n(?!#)", path.read_text())[0]
         assert "easured" in header
+
+    def test_one_front_end_for_all_replicas(self) -> None:
+        assert parse(["--data-parallel-size", "2"]).api_server_count == 1
+        asked = ["--data-parallel-size", "2", "--api-server-count", "2"]
+        assert parse(asked).api_server_count == 2
+        assert parse([]).api_server_count is None
+
+    def test_kv_memory_is_of_each_rank(self) -> None:
+        one = parse([]).kv_cache_memory_bytes
+        assert parse(["--tensor-parallel-size", "2"]).kv_cache_memory_bytes == one // 2
 
     def test_what_cannot_be_served(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="no checkpoint directory"):
