@@ -6,7 +6,7 @@ import pytest
 import torch
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
-from voxnative.engine.speech_output import AsyncSpeechOutput
+from voxnative.engine.speech_output import AsyncSpeechOutput, UnsentSamples
 from voxnative.engine.worker_gpu import RESERVE_BYTES, refuse_too_large_cache
 from voxnative.request_state import StepParams
 from voxnative.side_path import LiveRequest, StepSamples
@@ -46,6 +46,45 @@ def test_samples_reach_the_rows_they_belong_to() -> None:
         [3.0, 3.5],
     ]
     assert output.sampled_token_ids == [[9], [9], [], [9]]
+
+
+class Copy:
+    """Stands where a CUDA event does; this machine has none."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def query(self) -> bool:
+        return self.is_done
+
+
+def test_a_rank_that_sends_nothing_keeps_its_embeddings_in_order() -> None:
+    params = StepParams(0, 2.0, 10, 1.0, 8)
+    request = LiveRequest(params, 0, torch.Generator())
+    delivered: list[float] = []
+
+    def deliver(part: StepSamples) -> list[torch.Tensor]:
+        delivered.append(float(part.packed[0, 0]))
+        return list(part.packed.unbind(0))
+
+    copies = [Copy(), Copy(), Copy()]
+    parts = [
+        StepSamples([0], [request], torch.tensor([[float(i)]]), copy)  # type: ignore[arg-type]
+        for i, copy in enumerate(copies)
+    ]
+    unsent = UnsentSamples(deliver)
+    unsent.add(parts[:1])
+    assert delivered == []
+    copies[1].is_done = True  # a later part never overtakes an earlier one
+    unsent.add(parts[1:2])
+    assert delivered == []
+    copies[0].is_done = True
+    unsent.add(parts[2:])
+    assert delivered == [0.0, 1.0]
+    assert len(unsent) == 1
+    unsent.settle()
+    assert delivered == [0.0, 1.0, 2.0]
+    assert len(unsent) == 0
 
 
 def check(wanted: int, *, is_explicit: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 from vllm.config import VllmConfig
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.logger import init_logger
 from vllm.utils.mem_utils import format_gib
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
@@ -14,7 +15,7 @@ from vllm.v1.outputs import AsyncModelRunnerOutput
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
 from voxnative.engine.model_state import SpeechModelState
-from voxnative.engine.speech_output import AsyncSpeechOutput
+from voxnative.engine.speech_output import AsyncSpeechOutput, UnsentSamples
 from voxnative.side_path import SidePath
 
 # As a child of vLLM's logger: it is configured there, and its level is the user's.
@@ -33,6 +34,8 @@ class SpeechGPUModelRunner(GPUModelRunner):
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)
         self.side_path_graph_bytes = 0
+        self.is_output_rank = get_tensor_model_parallel_rank() == 0
+        self.unsent = UnsentSamples(lambda part: self.states.deliver(part))
 
     @property
     def states(self) -> SidePath:
@@ -42,6 +45,8 @@ class SpeechGPUModelRunner(GPUModelRunner):
     def finish_requests(self, scheduler_output: SchedulerOutput) -> None:
         """Tell a preemption, which keeps a request's state, from its end."""
         finished = scheduler_output.finished_req_ids
+        if scheduler_output.preempted_req_ids:
+            self.unsent.settle()  # whoever resumes finds its whole history
         for request_id in (scheduler_output.preempted_req_ids or set()) - finished:
             self.model_state.park_request(request_id)
         for request_id in finished:
@@ -85,4 +90,7 @@ class SpeechGPUModelRunner(GPUModelRunner):
         if executed is None or not isinstance(output, AsyncModelRunnerOutput):
             return output
         samples = self.model_state.speak(executed.input_batch, executed.hidden_states)
+        if not self.is_output_rank:
+            self.unsent.add(samples)
+            return output
         return AsyncSpeechOutput(output, samples, self.model_state.side_path.deliver)

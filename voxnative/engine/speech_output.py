@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import torch
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
 from voxnative.side_path import StepSamples
+
+
+class UnsentSamples:
+    """Samples of a tensor-parallel rank whose results nobody fetches.
+
+    vLLM takes each step's output from one rank and drops the others'. The side path runs on all of
+    them, and their embeddings must come into the histories for a replay after a preemption.
+
+    Args:
+        deliver: waits for one part and keeps its embeddings (``SidePath.deliver``).
+    """
+
+    def __init__(self, deliver: Callable[[StepSamples], list[torch.Tensor]]) -> None:
+        self._deliver = deliver
+        self._parts: deque[StepSamples] = deque()
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def add(self, samples: list[StepSamples]) -> None:
+        """Take a step's parts, and deliver those that have arrived; waits for none."""
+        self._parts.extend(samples)
+        while self._parts:
+            arrived = self._parts[0].arrived
+            if arrived is not None and not arrived.query():
+                return
+            self._deliver(self._parts.popleft())
+
+    def settle(self) -> None:
+        """Deliver all parts, waiting where they are still on their way."""
+        while self._parts:
+            self._deliver(self._parts.popleft())
 
 
 class AsyncSpeechOutput(AsyncModelRunnerOutput):

@@ -26,7 +26,8 @@ class SpeechGPUWorker(SpeechWorkerRpc, Worker):
 
     def init_device(self) -> None:
         """Initialise the device; the engine ends when its front end is gone."""
-        in_engine = self.parallel_config.world_size == 1  # vLLM's default executor then
+        executor = self.parallel_config.distributed_executor_backend
+        in_engine = executor == "uni"  # else, with several ranks or replicas, a child of it
         end_with_front_end(os.getpid() if in_engine else os.getppid())
         super().init_device()
 
