@@ -31,6 +31,8 @@ class Recorded:
     batch_sizes: list[int]  # rows of the batch that made each patch
     cached_tokens: int  # prompt positions taken from the prefix cache
     scheduled_tokens: list[int]  # positions computed in each step that ran it
+    replica: int  # data-parallel replica that ran it
+    ranks_agree: bool  # all of the replica's ranks kept the same bits
 
 
 class RecordingEngine:
@@ -46,6 +48,12 @@ class RecordingEngine:
     def rpc(self, method: str, *args: Any) -> Any:
         (answer,) = self.wait(self.api._speech._engine.collective_rpc(method, args=args))
         return answer
+
+    def workers(self, method: str, *args: Any) -> list[list[Any]]:
+        """Answers of all workers: a list of replicas, each a list of tensor-parallel ranks."""
+        core = self.api._speech._engine.engine_core
+        call = core.call_utility_all_async("collective_rpc", method, None, args, {})
+        return self.wait(call)
 
     def run(self, *calls: dict[str, Any], delays_s: list[float] | None = None) -> list[Recorded]:
         """Run the calls together, each after its delay, and fetch their records."""
@@ -65,13 +73,18 @@ class RecordingEngine:
         return await asyncio.gather(*(one(call, delay) for call, delay in calls))
 
     def _recorded(self, request_id: str, result: SpeechResult) -> Recorded:
-        record = self.rpc("record", request_id)
+        answers = self.workers("record", request_id)
+        ((replica, (record, *others)),) = (
+            (index, ranks) for index, ranks in enumerate(answers) if ranks[0] is not None
+        )
         return Recorded(
             result,
             torch.tensor(record["latents"]),
             record["batch_sizes"],
             record["cached_tokens"],
             record["scheduled_tokens"],
+            replica,
+            all(other == record for other in others),
         )
 
 

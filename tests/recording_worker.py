@@ -71,10 +71,13 @@ class RecordingWorker(SpeechCPUWorker):
     runner_class = RecordingRunner
     model_runner: RecordingRunner
 
-    def record(self, request_id: str) -> dict[str, Any]:
-        """What was kept of the request whose engine id starts with ``request_id``."""
+    def record(self, request_id: str) -> dict[str, Any] | None:
+        """What was kept of the request whose engine id starts so; None: it did not run here."""
         runner = self.model_runner
-        (full_id,) = [key for key in runner.latents if key.startswith(request_id)]
+        known = [key for key in runner.latents if key.startswith(request_id)]
+        if not known:
+            return None
+        (full_id,) = known
         return {
             "latents": torch.stack(runner.latents[full_id]).tolist(),
             "batch_sizes": runner.batch_sizes[full_id],

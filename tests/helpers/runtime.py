@@ -66,10 +66,14 @@ class Server:
     process: subprocess.Popen
     log: Path
 
+    def engines(self) -> list[psutil.Process]:
+        """The process of each replica of the engine."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [child for child in children if "EngineCor" in _title(child)]
+
     def engine(self) -> psutil.Process:
         """The engine's process."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return next(child for child in children if "EngineCor" in _title(child))
+        return self.engines()[0]
 
     def metric(self, name: str, **labels: str) -> float:
         """One sample of ``/metrics``."""

@@ -27,7 +27,9 @@ from vllm.transformers_utils.config import HFConfigParser, register_config_parse
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.core_client import AsyncMPClient, BackgroundResources
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.engine.utils import CoreEngineProcManager
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
@@ -116,6 +118,9 @@ HOOKS: list[tuple[Callable[..., Any], list[str]]] = [
     (LogitsProcessorV2.add_request, ["self", "req_idx", "sampling_params"]),
     (LogitsProcessorV2.apply, ["self", "logits", "ctx"]),
     (AsyncLLM._run_output_handler, ["self"]),
+    (AsyncMPClient.call_utility_all_async, ["self", "method", "args"]),
+    (CoreEngineProcManager.sentinels, ["self"]),
+    (OutputProcessor.propagate_error, ["self", "e"]),
     (
         AsyncLLM.reset_prefix_cache,
         ["self", "reset_running_requests", "reset_connector"],
@@ -226,6 +231,7 @@ def test_signature(hook: Callable[..., Any], expected: list[str]) -> None:
         ),
         (ModelRunnerOutput, {"req_ids", "sampled_token_ids", "pooler_output"}),
         (LoRARequest, {"lora_name", "lora_int_id", "lora_path"}),
+        (BackgroundResources, {"engine_manager"}),
         (EngineCoreOutput, {"request_id", "new_token_ids", "pooling_output", "finish_reason"}),
     ],
 )

@@ -3,6 +3,7 @@
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
 
+from voxnative.engine.death_watch import watch_replicas
 from voxnative.engine.output import SpeechOutputProcessor
 
 
@@ -18,7 +19,10 @@ class SpeechAsyncLLM(AsyncLLM):
         # The handler task captures self.output_processor, so ours must be in place first.
         if not isinstance(self.output_processor, SpeechOutputProcessor):
             self.output_processor = SpeechOutputProcessor.from_stock(self.output_processor)
+        is_first_call = self.output_handler is None
         super()._run_output_handler()
+        if is_first_call:
+            watch_replicas(self)
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
@@ -49,3 +53,4 @@ def adopt_engine(engine: AsyncLLM) -> None:
         engine.output_handler = None
     engine.output_processor = SpeechOutputProcessor.from_stock(engine.output_processor)
     engine._run_output_handler()
+    watch_replicas(engine)
