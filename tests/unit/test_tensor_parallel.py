@@ -17,6 +17,7 @@ from tests.checkpoints import write_checkpoint
 from tests.tensor_rank import N_RANKS, N_TOKENS, inputs, run_ranks
 from voxnative.config import VoxConfig
 from voxnative.engine.cpu_binding import BINDING, binding
+from voxnative.engine.engine_config import CPU_KV_BLOCK
 from voxnative.engine.start import engine_args
 from voxnative.info import describe
 from voxnative.kv_memory import kv_bytes_per_position
@@ -130,7 +131,7 @@ class TestSizes:
             tiny_dir, tiny_config, **sizes, kv_cache_memory_bytes=None, tensor_parallel_size=2
         )
         per_rank = kv_bytes_per_position(tiny_config, "float32", 2)
-        assert args.kv_cache_memory_bytes == (4 * 512 + 128) * per_rank
+        assert args.kv_cache_memory_bytes == (4 * 512 + CPU_KV_BLOCK) * per_rank
         assert args.tensor_parallel_size == 2
 
     def test_info_names_each_ranks_memory(self, checkpoint: Path) -> None:
