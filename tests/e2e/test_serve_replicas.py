@@ -53,7 +53,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def finished_by_replica(server: Server) -> list[float]:
     """Requests that each replica finished."""
     return [
-        server.metric("vllm:request_success_total", engine=str(index), finished_reason="length")
+        sum(
+            server.metric("vllm:request_success_total", engine=str(index), finished_reason=reason)
+            for reason in ("stop", "length")
+        )
         for index in range(N_REPLICAS)
     ]
 
