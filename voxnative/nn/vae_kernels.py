@@ -51,16 +51,16 @@ def _unit_kernel(
     total = total + wave * wave / (alpha2 + 1e-9)
     tl.store(out_ptr + row * N + n, total.to(dtype), mask=n < N)
     if tl.program_id(1) == 0:
+        # Names of its own: Triton wants a name's shape to be the same on both ways.
         p = tl.arange(0, PAD_BLOCK)
-        at = N + p - PAD  # column of the chunk; below 0: of the old tail
-        fresh = tl.load(x_ptr + row * N + at, mask=(p < PAD) & (at >= 0), other=0.0)
-        fresh = fresh.to(tl.float32) + offset
-        wave = tl.sin(alpha1 * fresh)
-        fresh = (fresh + wave * wave * inverse1).to(dtype)
-        kept = tl.load(tail_ptr + row * PAD + PAD + at, mask=(p < PAD) & (at < 0), other=0.0)
-        tl.store(
-            new_tail_ptr + row * PAD + p, tl.where(at >= 0, fresh, kept.to(dtype)), mask=p < PAD
-        )
+        column = N + p - PAD  # of the chunk; below 0: of the old tail
+        is_fresh, is_kept = (p < PAD) & (column >= 0), (p < PAD) & (column < 0)
+        last = tl.load(x_ptr + row * N + column, mask=is_fresh, other=0.0).to(tl.float32) + offset
+        last_wave = tl.sin(alpha1 * last)
+        last = last + last_wave * last_wave * inverse1
+        older = tl.load(tail_ptr + row * PAD + PAD + column, mask=is_kept, other=0.0)
+        tail = tl.where(column >= 0, last.to(dtype), older.to(dtype))
+        tl.store(new_tail_ptr + row * PAD + p, tail, mask=p < PAD)
 
 
 @triton.jit
