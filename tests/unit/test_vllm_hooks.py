@@ -102,7 +102,6 @@ HOOKS: list[tuple[Callable[..., Any], list[str]]] = [
     (Worker.determine_available_memory, ["self"]),
     (v2.GPUModelRunner.__init__, ["self", "vllm_config", "device"]),
     (v2.GPUModelRunner.finish_requests, ["self", "scheduler_output"]),
-    (v2.GPUModelRunner.profile_run, ["self", "randomize_inputs"]),
     (v2.GPUModelRunner.sample_tokens, ["self", "grammar_output"]),
     (DefaultModelState.__init__, ["self", "vllm_config", "model", "encoder_cache", "device"]),
     (DefaultModelState.add_request, ["self", "req_index", "new_req_data"]),

@@ -26,7 +26,7 @@ class SpeechGPUModelRunner(GPUModelRunner):
     """Stock runner plus: park preempted requests, queue the side path, emit its samples.
 
     Source: vLLM 0.32, ``vllm/v1/worker/gpu/model_runner.py`` (``finish_requests``,
-    ``profile_run``, ``sample_tokens``).
+    ``sample_tokens``).
     """
 
     model_state: SpeechModelState
@@ -54,17 +54,13 @@ class SpeechGPUModelRunner(GPUModelRunner):
         super().finish_requests(scheduler_output)
 
     @torch.inference_mode()
-    def profile_run(self, *args: Any, **kwargs: Any) -> None:
-        """Profile as stock, and capture the side path's graphs while memory is measured.
+    def capture_side_path(self) -> None:
+        """Capture the side path's graphs; once, and not in eager mode.
 
-        They do not depend on the KV cache, so that they can be made before it is sized and
-        `gpu_memory_utilization` accounts for them.
+        They do not depend on the KV cache, so that they can be made before it is sized.
         """
-        super().profile_run(*args, **kwargs)
-        if not self.model_config.enforce_eager and not self.side_path_graph_bytes:
-            self._capture_side_path()
-
-    def _capture_side_path(self) -> None:
+        if self.model_config.enforce_eager or self.side_path_graph_bytes:
+            return
         side_path = self.model_state.side_path
         n_graphs = side_path.n_graphs
         with tqdm(desc="Capturing side path graphs", total=n_graphs, unit="graph") as bar:

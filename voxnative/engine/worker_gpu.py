@@ -49,6 +49,9 @@ class SpeechGPUWorker(SpeechWorkerRpc, Worker):
         Raises:
             ValueError: the KV cache does not fit into what is free; the message has the numbers.
         """
+        # Before vLLM measures, so that it counts the graphs; and not while it does: it limits
+        # then how the allocator splits blocks, and each batch size would take blocks of its own.
+        self.model_runner.capture_side_path()
         wanted = int(super().determine_available_memory())
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self.device)
