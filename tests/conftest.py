@@ -2,6 +2,8 @@
 
 Every test carries the marker of its folder (unit, parity, e2e, perf), and the tiers run in that
 order, so that a broken network fails before an engine starts (two_workers.py has another order).
+Tests marked hardware_test(res="cuda") are deselected where there are fewer CUDA devices than they
+ask for.
 """
 
 from __future__ import annotations
@@ -24,8 +26,16 @@ REPO = Path(__file__).resolve().parent.parent
 TIERS = ("unit", "parity", "e2e", "perf")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
+    for_cuda = [item for item in items if cards_of(item)]
+    if for_cuda:
+        import torch
+
+        n_cards = torch.cuda.device_count()
+        elsewhere = [item for item in for_cuda if cards_of(item) > n_cards]
+        items[:] = [item for item in items if item not in elsewhere]
+        config.hook.pytest_deselected(items=elsewhere)  # counted in the last line of a run
     tier_of = {}
     for item in items:
         folder = item.path.relative_to(tests).parts[0]
@@ -33,6 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder in TIERS:
             item.add_marker(folder)
     items.sort(key=tier_of.__getitem__)
+
+
+def cards_of(item: pytest.Item) -> int:
+    """CUDA devices that a test asks for; 0 where it runs anywhere."""
+    marker = item.get_closest_marker("hardware_test")
+    is_for_cuda = marker is not None and marker.kwargs["res"] == "cuda"
+    return marker.kwargs["num_cards"] if marker is not None and is_for_cuda else 0
 
 
 @pytest.fixture(scope="session")
