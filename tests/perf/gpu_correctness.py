@@ -106,28 +106,22 @@ def _vae_report(nets: Any, device: torch.device, P: int, D: int) -> dict[str, An
     }
 
 
-async def isolation_report(
+async def cramped_isolation(
     checkpoint: Path, settings: dict[str, Any], *, n_others: int, n_patches: int
 ) -> dict[str, Any]:
-    """A few requests alone, then fed back their own latents among others that come and go.
-
-    A second pass has a KV cache too small for all, so that requests are preempted.
-    """
-    report: dict[str, Any] = {}
+    """As `isolation`, with a KV cache too small for all, so that requests are preempted."""
     block = 16
     positions = len(TEXT) + n_patches + 2 * block
     cramped_tokens = positions * max(2, n_others // 4)
     config = VoxConfig.from_dir(checkpoint)
-    cramped_bytes = cramped_tokens * kv_bytes_per_position(config, "bfloat16")
-    for name, extra in (("roomy", {}), ("cramped", {"kv_cache_memory_bytes": cramped_bytes})):
-        used = {**settings, **extra, "worker_cls": RECORDING_WORKER, "max_model_len": 512}
-        async with AsyncVoxNative(checkpoint, **used) as speech:
-            report[name] = await _isolation(speech, n_others, n_patches)
-            print(name, report[name], flush=True)
-    return report
+    n_bytes = cramped_tokens * kv_bytes_per_position(config, settings.get("dtype", "float32"))
+    used = {**settings, "kv_cache_memory_bytes": n_bytes, "max_model_len": 512}
+    async with AsyncVoxNative(checkpoint, **used) as speech:
+        return await isolation(speech, n_others, n_patches)
 
 
-async def _isolation(speech: AsyncVoxNative, n_others: int, n_patches: int) -> dict[str, Any]:
+async def isolation(speech: AsyncVoxNative, n_others: int, n_patches: int) -> dict[str, Any]:
+    """A few requests alone, then fed back their own latents among others that come and go."""
     engine = speech._engine
     seeds = list(range(9000, 9004))
 
@@ -147,6 +141,7 @@ async def _isolation(speech: AsyncVoxNative, n_others: int, n_patches: int) -> d
     among = await asyncio.gather(*(speak(seed, 0.1) for seed in seeds), *others)
     (compared,) = await engine.collective_rpc("compare")
     (n_preempted,) = await engine.collective_rpc("n_preempted")
+    await engine.collective_rpc("end_recording")
     return {
         "patches_alone": alone,
         "patches_among_others": among[: len(seeds)],

@@ -4,16 +4,19 @@
     python -m tests.perf.gpu_report parts serve --out DIR  # some of it; results are kept in DIR
     python -m tests.perf.gpu_report all --out DIR --device cpu --tiny   # a trial of the code
 
-Each part writes DIR/PART.json and is left out where that file exists, unless --again. `report`
-joins them into DIR/report.json with the table of the bar. Parts:
+Each part writes DIR/PART.json and is left out where that file exists, unless --again. Several
+parts run in a process each, and are joined into DIR/report.json with the table of the bar; so
+does `report` alone. Parts:
 
     checkpoint  random weights of the published size, to --checkpoint
     stages      each stage in bf16 against fp32, deltas against the whole decode
     parts       milliseconds of each part against its floor, with and without kernels
-    serve       speed at fixed concurrency, random arrivals, gaps, capacity
-    isolation   a request alone against itself among others, also with preemptions
-    steps       what the main stream does in a step, timed inside the engine
-    words       audio of the trained checkpoint at several concurrencies, for `transcribe`
+    tiny        the shipped checkpoint: alone and in a batch, references, ends; no host sync;
+                then its audio at several concurrencies, for tests/perf/words_wer.py
+    engine      on one engine of that size: speed at fixed concurrency, random arrivals, gaps and
+                capacity (serve.json), what the main stream does in a step (steps.json), a request
+                alone against itself among others (among.json), what the device did (timeline.json)
+    cramped     the last again, with preemptions
     peer        the peer's figures from the same job, where it is installed
     report      the joined report
 """
@@ -23,13 +26,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import voxnative
@@ -37,12 +42,6 @@ from tests.perf.full_size import write_full_size
 from voxnative.config import VoxConfig
 
 TINY = Path(voxnative.__file__).parent / "checkpoints" / "tiny"
-SENTENCES = (
-    "the morning train was late again.",
-    "we walked along the river into town.",
-    "please open the window a little.",
-    "the long winter is over at last.",
-)
 
 
 class Job:
@@ -64,7 +63,7 @@ class Job:
         """Settings of an engine for this job."""
         if not self.is_cuda:
             return {"max_num_seqs": max_num_seqs, "max_model_len": 512}
-        return {
+        settings = {
             "enable_prefix_caching": False,  # all streams say the same text
             "dtype": "bfloat16",
             "max_num_seqs": max_num_seqs,
@@ -72,6 +71,11 @@ class Job:
             "gpu_memory_utilization": 0.85,
             "additional_config": {"voxnative_engine": json.loads(self.arguments.engine)},
         }
+        return settings | json.loads(self.arguments.settings)
+
+    def keep(self, name: str, result: dict[str, Any]) -> None:
+        """Write a result, complete or not, so that a job that is cut off leaves what it had."""
+        (self.out / f"{name}.json").write_text(json.dumps(result, indent=1))
 
     # Parts; each returns what its file holds.
 
@@ -114,77 +118,95 @@ class Job:
             tables["fp8 DiT"] = run("tf32", True, fp8=True, compiles=False)
         return tables
 
-    def part_serve(self) -> dict[str, Any]:
-        from tests.perf.serving_load import serving_report
+    def part_tiny(self) -> dict[str, Any]:
+        # Read when vLLM is imported: a host sync in a step then ends the engine.
+        os.environ.setdefault("VLLM_GPU_SYNC_CHECK", "error")
+        return asyncio.run(self._speak_tiny())
 
-        concurrencies = self.arguments.concurrencies
-        return asyncio.run(
-            serving_report(
-                self.checkpoint,
-                self.engine_settings(max(concurrencies)),
-                concurrencies=concurrencies,
-                n_patches=self.n_patches,
-                n_repeats=self.arguments.repeats,
-                poisson_s=self.arguments.poisson_s,
-                gap_s=self.arguments.gap_s,
-            )
-        )
-
-    def part_isolation(self) -> dict[str, Any]:
-        from tests.perf.gpu_correctness import isolation_report
-
-        if not self.is_cuda:
-            return {"left_out": "tests/e2e/test_isolation.py covers the CPU engine"}
-        settings = self.engine_settings(64)
-        return asyncio.run(isolation_report(self.checkpoint, settings, n_others=63, n_patches=24))
-
-    def part_steps(self) -> dict[str, Any]:
-        if not self.is_cuda:
-            return {"left_out": "needs CUDA events"}
-        return asyncio.run(self._time_steps())
-
-    async def _time_steps(self) -> dict[str, Any]:
-        from tests.perf.gpu_correctness import RECORDING_WORKER
-        from tests.perf.load import our_stream, together
+    async def _speak_tiny(self) -> dict[str, Any]:
         from tests.perf.serving_load import engine
-
-        concurrencies = [n for n in self.arguments.concurrencies if n <= 128]
-        settings = self.engine_settings(max(concurrencies)) | {"worker_cls": RECORDING_WORKER}
-        results = {}
-        async with engine(self.checkpoint, settings) as (speech, _):
-            for n_streams in concurrencies:
-                start = our_stream(speech, 32)
-                await together(start, n_streams)
-                await speech._engine.collective_rpc("time_steps", args=(True,))
-                await together(start, n_streams)
-                (timed,) = await speech._engine.collective_rpc("time_steps", args=(False,))
-                results[str(n_streams)] = timed
-                print(n_streams, timed, flush=True)
-        return results
-
-    def part_words(self) -> dict[str, Any]:
-        return asyncio.run(self._speak_words())
-
-    async def _speak_words(self) -> dict[str, Any]:
-        from voxnative.async_api import AsyncVoxNative
+        from tests.perf.tiny_engine import behaviour, speak_words
 
         concurrencies = [n for n in (1, 16, 64, 128) if n <= max(self.arguments.concurrencies)]
         settings = self.engine_settings(max(concurrencies))
-        lengths: dict[str, list[int]] = {}
-        async with AsyncVoxNative(TINY, **(settings | {"max_model_len": 512})) as speech:
-            for n_streams in concurrencies:
-                # One stream: each sentence after the other; else as many at once.
-                n_calls = max(n_streams, len(SENTENCES))
-                gate = asyncio.Semaphore(n_streams)
-                results = await asyncio.gather(
-                    *(_speak_sentence(speech, i, gate) for i in range(n_calls))
-                )
-                lengths[str(n_streams)] = [r.n_patches for r in results]
-                pcm = {
-                    f"{i:03d}": (32767 * r.samples).astype(np.int16) for i, r in enumerate(results)
-                }
-                np.savez_compressed(self.out / f"words_{n_streams:03d}.npz", **pcm)
-        return {"patches": lengths, "sentences": SENTENCES, "rate_hz": 16_000}
+        settings |= {"max_model_len": 512, "enable_prefix_caching": True}
+        async with engine(TINY, settings) as (speech, ready_s):
+            report = {"ready_s": round(ready_s, 1), "settings": settings}
+            report["sync_check"] = os.environ["VLLM_GPU_SYNC_CHECK"]
+            report["behaviour"] = await behaviour(speech)
+            self.keep("tiny_behaviour", report)
+            report["words"] = await speak_words(speech, concurrencies, self.out)
+        return report
+
+    def part_engine(self) -> dict[str, Any]:
+        return asyncio.run(self._on_one_engine())
+
+    async def _on_one_engine(self) -> dict[str, Any]:
+        from tests.perf.gpu_correctness import RECORDING_WORKER, isolation
+        from tests.perf.serving_load import engine, serving_report
+
+        arguments = self.arguments
+        n_seqs = max(arguments.concurrencies)
+        settings = self.engine_settings(n_seqs)
+        if self.is_cuda:
+            settings["worker_cls"] = RECORDING_WORKER  # records nothing before it is asked to
+        async with engine(self.checkpoint, settings) as (speech, ready_s):
+            about = {"ready_s": round(ready_s, 1), "settings": settings}
+            print("ready", about, flush=True)
+            served = await serving_report(
+                speech,
+                n_seqs,
+                concurrencies=arguments.concurrencies,
+                n_patches=self.n_patches,
+                n_repeats=arguments.repeats,
+                poisson_s=arguments.poisson_s,
+                gap_s=arguments.gap_s,
+                keep=lambda report: self.keep("serve", about | report),
+            )
+            self.keep("serve", about | served)
+            if self.is_cuda:
+                self.keep("steps", await self._time_steps(speech))
+                others = min(63, n_seqs - 1)
+                self.keep("among", await isolation(speech, others, n_patches=24))
+                self.keep("timeline", await self._profile_device(speech))
+        return about
+
+    async def _profile_device(self, speech: Any) -> dict[str, Any]:
+        """The device's timeline over a second of steady decoding."""
+        from tests.perf.load import our_stream, together
+
+        results = {}
+        for n_streams in [n for n in (1, 64) if n <= max(self.arguments.concurrencies)]:
+            streams = asyncio.create_task(together(our_stream(speech, 96), n_streams))
+            await asyncio.sleep(0.6)
+            await speech._engine.collective_rpc("profile_device", args=(True,))
+            await asyncio.sleep(0.3)
+            (seen,) = await speech._engine.collective_rpc("profile_device", args=(False,))
+            await streams
+            results[str(n_streams)] = seen
+            print("timeline", n_streams, seen, flush=True)
+        return results
+
+    async def _time_steps(self, speech: Any) -> dict[str, Any]:
+        from tests.perf.load import our_stream, together
+
+        results = {}
+        for n_streams in [n for n in self.arguments.concurrencies if n <= 256]:
+            start = our_stream(speech, 24)
+            await speech._engine.collective_rpc("time_steps", args=(True,))
+            await together(start, n_streams)
+            (timed,) = await speech._engine.collective_rpc("time_steps", args=(False,))
+            results[str(n_streams)] = timed
+            print(n_streams, timed, flush=True)
+        return results
+
+    def part_cramped(self) -> dict[str, Any]:
+        from tests.perf.gpu_correctness import RECORDING_WORKER, cramped_isolation
+
+        if not self.is_cuda:
+            return {"left_out": "tests/e2e/test_isolation.py covers the CPU engine"}
+        settings = self.engine_settings(64) | {"worker_cls": RECORDING_WORKER}
+        return asyncio.run(cramped_isolation(self.checkpoint, settings, n_others=63, n_patches=24))
 
     def part_peer(self) -> dict[str, Any]:
         from tests.perf.peer import is_installed, peer_report
@@ -205,13 +227,8 @@ class Job:
         return [("kernels", True), ("plain", False)] if self.is_cuda else [("plain", False)]
 
 
-async def _speak_sentence(speech: Any, index: int, gate: asyncio.Semaphore) -> Any:
-    n = len(SENTENCES)
-    async with gate:
-        return await speech.synthesize(SENTENCES[index % n], seed=index // n, cfg=3.0)
-
-
-PARTS = ("checkpoint", "stages", "parts", "serve", "isolation", "steps", "words", "peer")
+PARTS = ("checkpoint", "stages", "parts", "tiny", "engine", "cramped", "peer")
+RESULTS = (*PARTS, "serve", "steps", "among", "timeline")
 
 
 def machine(job: Job) -> dict[str, Any]:
@@ -223,7 +240,7 @@ def joined(job: Job) -> dict[str, Any]:
     """All parts found, and the bar's rows with the peer's figures beside ours."""
     found = {
         name: json.loads(file.read_text())
-        for name in PARTS
+        for name in RESULTS
         if (file := job.out / f"{name}.json").exists()
     }
     return {"machine": machine(job), "bar": bar_rows(found), "parts": found}
@@ -296,24 +313,39 @@ def main() -> None:
     parser.add_argument(
         "--engine", default="{}", help="additional_config['voxnative_engine'], JSON"
     )
+    parser.add_argument("--settings", default="{}", help="further engine settings, JSON")
     job = Job(parser.parse_args())
     job.out.mkdir(parents=True, exist_ok=True)
     wanted = job.arguments.parts
     names = PARTS if "all" in wanted else [name for name in PARTS if name in wanted]
-    for name in names:
-        file = job.out / f"{name}.json"
-        if file.exists() and not job.arguments.again:
-            print(f"{name}: {file} exists", flush=True)
-            continue
-        started = time.perf_counter()
-        run: Callable[[], dict[str, Any]] = getattr(job, f"part_{name}")
-        result = run()
-        file.write_text(json.dumps(result, indent=1))
-        print(f"{name}: {time.perf_counter() - started:.1f} s -> {file}", flush=True)
-    report = joined(job)
+    if len(names) == 1 and len(wanted) == 1:
+        run_part(job, names[0])
+        return
+    failed = [name for name in names if run_in_own_process(job, name)]
+    report = joined(job) | {"failed": failed}
     (job.out / "report.json").write_text(json.dumps(report, indent=1))
     for row in report["bar"]:
         print(row, flush=True)
+    print("failed:", ", ".join(failed) or "none", flush=True)
+
+
+def run_part(job: Job, name: str) -> None:
+    """Run one part, unless it has a result."""
+    file = job.out / f"{name}.json"
+    if file.exists() and not job.arguments.again:
+        print(f"{name}: {file} exists", flush=True)
+        return
+    started = time.perf_counter()
+    run: Callable[[], dict[str, Any]] = getattr(job, f"part_{name}")
+    job.keep(name, run())
+    print(f"{name}: {time.perf_counter() - started:.1f} s -> {file}", flush=True)
+
+
+def run_in_own_process(job: Job, name: str) -> int:
+    """As `run_part`: what one part takes or breaks is no matter of the next. Exit status."""
+    others = [a for a in sys.argv[1:] if a not in job.arguments.parts]
+    command = [sys.executable, "-m", "tests.perf.gpu_report", name, *others]
+    return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -14,9 +14,15 @@ from voxnative.side_path import LiveRequest, SidePath, StepSamples
 
 
 class RecordingSidePath(SidePath):
-    """Keeps each request's patches by its seed; can feed back the patches of an earlier run."""
+    """Keeps each request's patches by its seed; can feed back the patches of an earlier run.
+
+    Until `begin_recording` it does nothing of its own, and costs no time.
+    """
+
+    is_recording = False
 
     def begin_recording(self, forced: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self.is_recording = True
         self.made: dict[int, list[torch.Tensor]] = {}
         self.embedded: dict[int, list[torch.Tensor]] = {}
         self.batch_sizes: dict[int, list[int]] = {}
@@ -31,6 +37,8 @@ class RecordingSidePath(SidePath):
         hidden: torch.Tensor,
     ) -> StepSamples:
         samples = super()._step_group(n_timesteps, rows, requests, token_rows, hidden)
+        if not self.is_recording:
+            return samples
         for row, request in enumerate(requests):
             seed, step = request.params.seed, request.n_steps - 1
             self.made.setdefault(seed, []).append(self.patches[row].clone())
@@ -51,7 +59,6 @@ class RecordingGPURunner(SpeechGPUModelRunner):
         super().load_model(*args, **kwargs)
         side_path = self.model_state.side_path
         side_path.__class__ = RecordingSidePath
-        side_path.begin_recording({})
         self.marks: list[list[torch.cuda.Event]] = []
         self.n_preempted = 0
         self.is_timing = False
@@ -80,6 +87,33 @@ class RecordingGPURunner(SpeechGPUModelRunner):
         if self.is_timing and self.marks and len(self.marks[-1]) == 2:
             self._mark(self.marks[-1])
         return output
+
+
+def timeline(spans: list[tuple[float, float, str]]) -> dict[str, Any]:
+    """Summary of what ran on a device.
+
+    Args:
+        spans: begin and end in microseconds, and name, of each kernel and copy.
+    """
+    if not spans:
+        return {"kernels": 0}
+    busy_us, covered = 0.0, float("-inf")
+    by_name: dict[str, list[float]] = {}
+    for begin, end, name in sorted(spans):
+        busy_us += max(0.0, end - max(begin, covered))
+        covered = max(covered, end)
+        by_name.setdefault(name[:80], []).append(end - begin)
+    span_us = covered - min(begin for begin, _, _ in spans)
+    largest = sorted(by_name.items(), key=lambda item: -sum(item[1]))[:25]
+    return {
+        "kernels": len(spans),
+        "span_ms": round(span_us / 1000, 2),
+        "busy_share": round(busy_us / span_us, 4),
+        "largest": [
+            {"name": name, "calls": len(times), "ms": round(sum(times) / 1000, 3)}
+            for name, times in largest
+        ],
+    }
 
 
 class RecordingGPUWorker(SpeechGPUWorker):
@@ -118,9 +152,33 @@ class RecordingGPUWorker(SpeechGPUWorker):
             }
         return result
 
+    def end_recording(self) -> None:
+        """Forget all records and keep no more."""
+        side_path = self.model_runner.model_state.side_path
+        side_path.begin_recording({})
+        side_path.is_recording = False
+
     def n_preempted(self) -> int:
         """Preemptions so far."""
         return self.model_runner.n_preempted
+
+    def profile_device(self, is_on: bool) -> dict[str, Any]:
+        """Switch the profiler on, or off: what the device did in between, and how long it idled."""
+        if is_on:
+            torch.cuda.synchronize()
+            activities = [torch.profiler.ProfilerActivity.CUDA]
+            self.device_profiler = torch.profiler.profile(activities=activities)
+            self.device_profiler.start()
+            return {}
+        torch.cuda.synchronize()
+        self.device_profiler.stop()
+        kind = torch.autograd.DeviceType.CUDA
+        spans = [
+            (event.time_range.start, event.time_range.end, event.name)
+            for event in self.device_profiler.events()
+            if event.device_type == kind
+        ]
+        return timeline(spans)
 
     def time_steps(self, is_timing: bool) -> dict[str, Any]:
         """Switch timing on or off; when off, medians of the steps timed since it was on."""

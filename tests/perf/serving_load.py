@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -74,35 +74,38 @@ async def gap_test(
 
 
 async def serving_report(
-    checkpoint: Path,
-    settings: dict[str, Any],
+    speech: AsyncVoxNative,
+    max_num_seqs: int,
     *,
     concurrencies: list[int],
     n_patches: int,
     n_repeats: int,
     poisson_s: float,
     gap_s: float,
+    keep: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """All of the above on one engine."""
-    async with engine(checkpoint, settings) as (speech, ready_s):
-        rate_hz = speech.sample_rate_hz
-        await warm_up(our_stream(speech, min(N_WARM_UP_PATCHES, n_patches)), max(concurrencies))
-        start = our_stream(speech, n_patches)
-        report: dict[str, Any] = {"ready_s": round(ready_s, 1), "settings": settings}
-        report["together"] = await speed(start, rate_hz, concurrencies, n_repeats)
-        totals = {
-            int(n): run.get("total_real_time_factor", 0.0) for n, run in report["together"].items()
-        }
-        peak = max(totals.values())
-        audio_s = n_patches * speech.config.patch_samples_out / rate_hz
-        if poisson_s:
-            arrivals_per_s = 0.7 * peak / audio_s
-            run = summary(await poisson(start, arrivals_per_s, poisson_s), rate_hz)
-            report["poisson"] = {"arrivals_per_s": round(arrivals_per_s, 2)} | run
-            print("poisson", report["poisson"], flush=True)
-        if gap_s:
-            n_steady = min(64, settings["max_num_seqs"] // 2)
-            arrivals_per_s = max(0.5, 0.1 * peak / audio_s)
-            report["gaps"] = await gap_test(start, rate_hz, n_steady, arrivals_per_s, gap_s)
-            print("gaps", report["gaps"], flush=True)
+    """All of the above on a running engine; `keep` gets what there is after each measurement."""
+    rate_hz = speech.sample_rate_hz
+    await warm_up(our_stream(speech, min(N_WARM_UP_PATCHES, n_patches)), max(concurrencies))
+    start = our_stream(speech, n_patches)
+    report: dict[str, Any] = {"together": {}}
+    for n_streams in concurrencies:
+        report["together"] |= await speed(start, rate_hz, [n_streams], n_repeats)
+        keep(report)
+    totals = {
+        int(n): run.get("total_real_time_factor", 0.0) for n, run in report["together"].items()
+    }
+    peak = max(totals.values())
+    audio_s = n_patches * speech.config.patch_samples_out / rate_hz
+    if poisson_s:
+        arrivals_per_s = 0.7 * peak / audio_s
+        run = summary(await poisson(start, arrivals_per_s, poisson_s), rate_hz)
+        report["poisson"] = {"arrivals_per_s": round(arrivals_per_s, 2)} | run
+        print("poisson", report["poisson"], flush=True)
+        keep(report)
+    if gap_s:
+        n_steady = min(64, max_num_seqs // 2)
+        arrivals_per_s = max(0.5, 0.1 * peak / audio_s)
+        report["gaps"] = await gap_test(start, rate_hz, n_steady, arrivals_per_s, gap_s)
+        print("gaps", report["gaps"], flush=True)
     return report

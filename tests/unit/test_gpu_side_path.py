@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import voxnative
 from voxnative.checkpoint_shapes import iter_tensors
 from voxnative.config import VoxConfig
 from voxnative.nn.blocks import TransformerStack
@@ -22,6 +23,7 @@ from voxnative.side_path import LiveRequest, SidePath, StepSamples
 
 pytestmark = [pytest.mark.full_model, pytest.mark.hardware_test(res="cuda", num_cards=1)]
 
+TINY = Path(voxnative.__file__).parent / "checkpoints" / "tiny"
 N_SLOTS = 80  # more rows than one program of a skinny product holds
 N_TIMESTEPS = 6
 
@@ -38,15 +40,15 @@ def no_host_sync() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def config(tiny_dir: Path) -> VoxConfig:
-    return VoxConfig.from_dir(tiny_dir)
+def config() -> VoxConfig:
+    return VoxConfig.from_dir(TINY)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["kernels", "plain"])
-def side(request: pytest.FixtureRequest, config: VoxConfig, tiny_dir: Path) -> SidePath:
+def side(request: pytest.FixtureRequest, config: VoxConfig) -> SidePath:
     """The shipped checkpoint's side path in bf16, captured."""
     nets = SpeechNets(config)
-    given = {name: tensor for name, tensor, _ in iter_tensors(tiny_dir)}
+    given = {name: tensor for name, tensor, _ in iter_tensors(TINY)}
     wanted = nets.state_dict()
     nets.load_state_dict({name: given[name] for name in wanted})
     device = torch.device("cuda")
