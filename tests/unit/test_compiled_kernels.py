@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from voxnative.nn import local_kernels, rope_kernel, vae_kernels
-from voxnative.nn.fused_kernels import TILES
+from voxnative.nn.fused_kernels import TILES, are_skinny
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_BYTES = 232_448  # of one program, at most
@@ -65,6 +65,15 @@ def test_skinny_products(name: str) -> None:
         tile.warps, tile.stages, N=N, K=K, M_PAD=64, TILE_N=tile.n, TILE_K=tile.k,
         HAS_NORM=norm, IS_GATED=gated, HAS_RESIDUAL=residual, PRECISION="tf32",
     )  # fmt: skip
+
+
+def test_skinny_products_of_four_byte_values_are_the_librarys() -> None:
+    most = local_kernels.MAX_SKINNY_ROWS
+    assert are_skinny(most, 2, is_cuda=True)
+    assert not are_skinny(most + 1, 2, is_cuda=True)
+    # Four stages of [64 rows + 16 columns, 256] take more than there is.
+    assert 4 * (64 + TILES["qkv"].n) * TILES["qkv"].k * 4 > SHARED_BYTES
+    assert not are_skinny(1, 4, is_cuda=True)
 
 
 @pytest.mark.parametrize(("T", "rope", "tables"), [(11, True, "*fp32"), (5, False, "*bf16")])

@@ -25,15 +25,23 @@ TILES = {
 }
 
 
+def are_skinny(n_rows: int, bytes_each: int, *, is_cuda: bool) -> bool:
+    """Whether products of this many rows run on our kernels.
+
+    Tiles of four-byte values do not fit into a GPU's shared memory; Triton's interpreter has none.
+    """
+    return n_rows <= MAX_SKINNY_ROWS and (bytes_each <= 2 or not is_cuda)
+
+
 class KernelLayer(FusedLayer):
-    """As `FusedLayer`; products of up to ``MAX_SKINNY_ROWS`` rows take norm, gate and residual in.
+    """As `FusedLayer`; products of few rows (`are_skinny`) take norm, gate and residual in.
 
     In 8-bit floats the products are always the library's.
     """
 
     def forward(self, x: Tensor, T: int, rope: tuple[Tensor, Tensor] | None) -> Tensor:
         """[B * T, H] -> [B * T, H]."""
-        if x.shape[0] <= MAX_SKINNY_ROWS and not self.fp8:
+        if not self.fp8 and are_skinny(x.shape[0], x.element_size(), is_cuda=x.is_cuda):
             return self._forward_few(x, T, rope)
         return self._forward_many(x, T, rope)
 
