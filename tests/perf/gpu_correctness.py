@@ -127,7 +127,7 @@ async def isolation(speech: AsyncVoxNative, n_others: int, n_patches: int) -> di
 
     async def speak(seed: int, delay_s: float = 0.0, steps: int = n_patches) -> int:
         await asyncio.sleep(delay_s)
-        arguments = {"seed": seed, "max_steps": steps, "min_steps": steps - 1}
+        arguments = {"seed": seed, "max_steps": steps, "min_steps": steps - 1, "max_silence_s": 0}
         return (await speech.synthesize(TEXT, cfg=2.0, timesteps=10, **arguments)).n_patches
 
     await engine.collective_rpc("record", args=(False,))
