@@ -75,7 +75,8 @@ class Job:
 
     def keep(self, name: str, result: dict[str, Any]) -> None:
         """Write a result, complete or not, so that a job that is cut off leaves what it had."""
-        (self.out / f"{name}.json").write_text(json.dumps(result, indent=1))
+        text = json.dumps(result, indent=1, default=float)  # NumPy's numbers too
+        (self.out / f"{name}.json").write_text(text)
 
     # Parts; each returns what its file holds.
 

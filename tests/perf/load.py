@@ -104,7 +104,7 @@ def summary(streams: list[Stream], rate_hz: int) -> dict[str, Any]:
         "total_real_time_factor": round(sum(audio_s) / span_s, 1),
         "ttfa_ms": percentiles_ms([s.ttfa_s for s in good]),
         "gap_ms": percentiles_ms([gap for s in good for gap in s.gaps_s()] or [0.0]),
-        "late_chunks": sum(value > 1e-3 for value in late),
+        "late_chunks": sum(bool(value > 1e-3) for value in late),
         "worst_lateness_ms": round(1000 * max(late), 2),
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.perf.timeline import timeline
 from voxnative.engine.runner_gpu import SpeechGPUModelRunner
 from voxnative.engine.worker_gpu import SpeechGPUWorker
 from voxnative.side_path import LiveRequest, SidePath, StepSamples
@@ -87,33 +88,6 @@ class RecordingGPURunner(SpeechGPUModelRunner):
         if self.is_timing and self.marks and len(self.marks[-1]) == 2:
             self._mark(self.marks[-1])
         return output
-
-
-def timeline(spans: list[tuple[float, float, str]]) -> dict[str, Any]:
-    """Summary of what ran on a device.
-
-    Args:
-        spans: begin and end in microseconds, and name, of each kernel and copy.
-    """
-    if not spans:
-        return {"kernels": 0}
-    busy_us, covered = 0.0, float("-inf")
-    by_name: dict[str, list[float]] = {}
-    for begin, end, name in sorted(spans):
-        busy_us += max(0.0, end - max(begin, covered))
-        covered = max(covered, end)
-        by_name.setdefault(name[:80], []).append(end - begin)
-    span_us = covered - min(begin for begin, _, _ in spans)
-    largest = sorted(by_name.items(), key=lambda item: -sum(item[1]))[:25]
-    return {
-        "kernels": len(spans),
-        "span_ms": round(span_us / 1000, 2),
-        "busy_share": round(busy_us / span_us, 4),
-        "largest": [
-            {"name": name, "calls": len(times), "ms": round(sum(times) / 1000, 3)}
-            for name, times in largest
-        ],
-    }
 
 
 class RecordingGPUWorker(SpeechGPUWorker):
