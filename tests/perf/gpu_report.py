@@ -167,6 +167,7 @@ class Job:
             self.keep("serve", about | served)
             if self.is_cuda:
                 self.keep("steps", await self._time_steps(speech))
+            if self.is_cuda and not arguments.speed_only:
                 others = min(63, n_seqs - 1)
                 self.keep("among", await isolation(speech, others, n_patches=24))
                 self.keep("timeline", await self._profile_device(speech))
@@ -313,6 +314,9 @@ def main() -> None:
     parser.add_argument("--gap-s", type=float, default=30.0)
     parser.add_argument(
         "--engine", default="{}", help="additional_config['voxnative_engine'], JSON"
+    )
+    parser.add_argument(
+        "--speed-only", action="store_true", help="engine: speed and steps, to compare options"
     )
     parser.add_argument("--settings", default="{}", help="further engine settings, JSON")
     job = Job(parser.parse_args())
