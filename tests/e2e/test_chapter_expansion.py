@@ -98,7 +98,7 @@ def test_a_chapter(speaking: RecordingEngine) -> None:
         # 77 MiB of audio in twenty minutes, were it kept; recognition grows by a few MiB.
         assert late < early * 1.03 + 8, (memory, early, late)
     half = len(cost) // 2
-    assert np.median(cost[half:]) < 1.2 * np.median(cost[:half])
+    assert np.median(cost[half:]) < 1.3 * np.median(cost[:half])
 
 
 def engine_cpu_s() -> float:
