@@ -1,7 +1,7 @@
 """The step behind the language models, for many requests on one device and without host syncs.
 
     sampled rows [B, 2H] ----------> gathered into a static buffer
-    noise, cfg, slots (host) ------> one asynchronous copy
+    noise, cfg, slots (host) ------> one asynchronous copy (adapters' slots too, where LoRA is on)
     patches graph, main stream       mu -> CFM over the local DiT -> patch   [B, P, D]
                                      patch -> local encoder -> next input    [B, H]
     samples graph, decoder stream    patch -> AudioVAE with carried tails    [B, n_samples]
@@ -17,6 +17,7 @@ nothing but the seed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +28,7 @@ from voxnative.batch_buckets import batch_buckets
 from voxnative.config import VoxConfig
 from voxnative.lanes import Lanes
 from voxnative.nn.flow_plan import FlowPlan, solve_planned
+from voxnative.nn.lora import NO_ADAPTER
 from voxnative.nn.speech_nets import SpeechNets
 from voxnative.nn.vae_stream import StreamDecoder
 from voxnative.request_state import StepParams
@@ -45,6 +47,7 @@ class LiveRequest:
         n_steps: steps queued so far.
         history: its embeddings [H] on the host, for a replay after a preemption.
         parked: its row while it is preempted.
+        adapter: slot of its LoRA adapter in the step under way; vLLM may move it between steps.
     """
 
     params: StepParams
@@ -53,6 +56,7 @@ class LiveRequest:
     n_steps: int = 0
     history: list[Tensor] = field(default_factory=list)
     parked: ParkedRow | None = None
+    adapter: int = NO_ADAPTER
 
 
 @dataclass
@@ -112,6 +116,8 @@ class SidePath:
         self.slots = new(of=torch.int64)
         self.hidden = new(2 * H, of=dtype)
         self.scalars = new(2 + D * P)  # cfg, temperature, noise [D, P]
+        takes_adapters = nets.adapter_rows.column_slots is not None
+        self.adapters = new(of=torch.int64) if takes_adapters else None  # slots of LoRA adapters
         self.patches, self.embeds = new(P, D), new(H, of=dtype)
         # ... and of the samples graph, copied so that the next step need not wait for it.
         self.decoder_slots, self.decoder_patches = new(of=torch.int64), new(P, D)
@@ -251,14 +257,14 @@ class SidePath:
         """Fill the static inputs; rows behind the real ones get the scratch slot."""
         B = len(requests)
         n_slots = self.slots.shape[0]
-        integers = self.lanes.empty_host(2, n_slots, dtype=torch.int64)
+        integers = self.lanes.empty_host(3, n_slots, dtype=torch.int64)
         scalars = self.lanes.empty_host(B, self.scalars.shape[1], dtype=torch.float32)
         places = integers.numpy()
-        places[0, :] = self.state.scratch
+        places[0, :], places[2, :] = self.state.scratch, NO_ADAPTER
         D, P = self.config.feat_dim, self.config.patch_size
         for i, request in enumerate(requests):
             params = request.params
-            places[0, i] = request.slot
+            places[0, i], places[2, i] = request.slot, request.adapter
             scalars[i, 0], scalars[i, 1] = params.cfg, params.temperature
             noise = scalars[i, 2:].view(D, P)
             torch.randn((D, P), generator=request.generator, out=noise)
@@ -267,6 +273,8 @@ class SidePath:
         self.scalars[:B].copy_(scalars, non_blocking=True)
         on_device = integers.to(self.device, non_blocking=True)
         self.slots.copy_(on_device[0])
+        if self.adapters is not None:
+            self.adapters.copy_(on_device[2])
         torch.index_select(hidden, 0, on_device[1, :B], out=self.hidden[:B])
 
     def _patch_call(self, n_timesteps: int) -> BucketedCalls:
@@ -288,19 +296,26 @@ class SidePath:
         slots = self.slots[:bucket]
         hidden, residual = self.hidden[:bucket].chunk(2, dim=-1)
         cfg, temperature, noise = self.scalars[:bucket].split((1, 1, D * P), dim=1)
-        patches = solve_planned(
-            self.nets.feat_decoder.estimator,
-            plan,
-            noise.reshape(bucket, D, P).mT * temperature.unsqueeze(1),
-            mu=self.nets.dit_condition(hidden, residual),
-            cond=self.state.previous_patch.index_select(0, slots),
-            cfg=cfg.squeeze(1),
-        )
-        embeds = self.nets.embed_patches(patches.to(self.dtype))
+        with self._adapters_of(bucket):
+            patches = solve_planned(
+                self.nets.feat_decoder.estimator,
+                plan,
+                noise.reshape(bucket, D, P).mT * temperature.unsqueeze(1),
+                mu=self.nets.dit_condition(hidden, residual),
+                cond=self.state.previous_patch.index_select(0, slots),
+                cfg=cfg.squeeze(1),
+            )
+            embeds = self.nets.embed_patches(patches.to(self.dtype))
         self.patches[:bucket].copy_(patches)
         self.embeds[:bucket].copy_(embeds)
         self.state.previous_patch.index_copy_(0, slots, patches)
         self.state.next_embed.index_copy_(0, slots, embeds)
+
+    def _adapters_of(self, bucket: int) -> AbstractContextManager[None]:
+        """Inside, layers that take LoRA adapters add what those of the first rows make."""
+        if self.adapters is None:
+            return nullcontext()
+        return self.nets.adapter_rows.using(self.adapters[:bucket], masked=True)
 
     def _make_samples(self, bucket: int) -> None:
         """Copied patches -> samples and tails of the first ``bucket`` rows."""

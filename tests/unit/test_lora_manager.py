@@ -190,7 +190,7 @@ def test_layers_behind_the_language_models_have_vllms_slots(
     for tokens in ([1, 2, 0], [3, 2, 0], [0, 1, 3], [2, 2, 1]):  # slots are given anew each time
         activate(manager, requests, tokens)
         slots = [runner.net_slot(requests.get(i)) for i in tokens]
-        assert manager._adapter_manager.token_slots.tolist() == slots
+        assert manager._adapter_manager.token_slots().tolist() == slots
         with model.speech.adapter_rows.using(torch.tensor(slots)):
             got = layer(x)
         expected = expected_rows(weights, requests, tokens, Q_PROJ, x)
@@ -228,7 +228,7 @@ def test_removal_frees_the_memory_and_the_slot(
     manager: SpeechWorkerLoRAManager, requests: dict[int, LoRARequest]
 ) -> None:
     activate(manager, requests, [1, 2])
-    layer = model_of(manager).speech.get_submodule(Q_PROJ)
+    layer = model_of(manager).speech.get_submodule(Q_PROJ).low_rank
     assert len(layer.taken) == 2
     assert manager.list_adapters() == {1, 2}
     assert manager.remove_adapter(1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from voxnative.nn.lora import AdaptedLinear, AdapterRows, NetAdapters
+from voxnative.nn.lora import AdaptedLinear, AdapterRows, LowRank, NetAdapters
 
 N_IN, N_OUT = 12, 20
 
@@ -27,9 +27,9 @@ def base() -> nn.Linear:
 @pytest.fixture
 def layer(base: nn.Linear) -> AdaptedLinear:
     """Slot 1 has rank 4, slot 2 rank 2, slot 3 nothing."""
-    layer = AdaptedLinear(base, AdapterRows(), n_adapters=3, max_rank=4)
-    layer.write(1, pair(4, 1))
-    layer.write(2, pair(2, 2))
+    layer = AdaptedLinear(base, LowRank(base, AdapterRows(), n_adapters=3, max_rank=4))
+    layer.low_rank.write(1, pair(4, 1))
+    layer.low_rank.write(2, pair(2, 2))
     return layer
 
 
@@ -43,7 +43,7 @@ def test_each_row_has_its_own_adapter(
     shape: tuple[int, ...], base: nn.Linear, layer: AdaptedLinear
 ) -> None:
     x = torch.randn(shape)
-    with layer.rows.using(torch.tensor([2, 0, 1, 3, 2])):
+    with layer.low_rank.rows.using(torch.tensor([2, 0, 1, 3, 2])):
         y = layer(x)
     expected = [
         merged(base, pair(2, 2), x[0]),
@@ -61,7 +61,7 @@ def test_each_row_has_its_own_adapter(
 def test_outside_a_batch_the_layer_is_the_base(base: nn.Linear, layer: AdaptedLinear) -> None:
     x = torch.randn(4, N_IN)
     assert torch.equal(layer(x), base(x))
-    with layer.rows.using(torch.tensor([1, 1, 1, 1])):
+    with layer.low_rank.rows.using(torch.tensor([1, 1, 1, 1])):
         assert not torch.allclose(layer(x), base(x), atol=0.1)
     assert torch.equal(layer(x), base(x))
 
@@ -69,23 +69,23 @@ def test_outside_a_batch_the_layer_is_the_base(base: nn.Linear, layer: AdaptedLi
 def test_a_doubled_batch_is_routed_like_its_rows(base: nn.Linear, layer: AdaptedLinear) -> None:
     x = torch.randn(2, N_IN)
     members = torch.tensor([2, 0])
-    with layer.rows.using(torch.tensor([1, 0, 2])), layer.rows.pairs_of(members):
+    with layer.low_rank.rows.using(torch.tensor([1, 0, 2])), layer.low_rank.rows.pairs_of(members):
         y = layer(torch.cat((x, x)))
     for half in y.chunk(2):
         assert (half[0] - merged(base, pair(2, 2), x[0])).abs().max() < 1e-5
         assert (half[1] - merged(base, pair(4, 1), x[1])).abs().max() < 1e-5
-    with layer.rows.pairs_of(members):
+    with layer.low_rank.rows.pairs_of(members):
         assert torch.equal(layer(x), base(x))
 
 
 def test_a_slot_holds_nothing_of_the_adapter_before(base: nn.Linear, layer: AdaptedLinear) -> None:
     x = torch.randn(1, N_IN)
-    layer.write(1, pair(2, 5))  # of a smaller rank than before
-    with layer.rows.using(torch.tensor([1])):
+    layer.low_rank.write(1, pair(2, 5))  # of a smaller rank than before
+    with layer.low_rank.rows.using(torch.tensor([1])):
         assert (layer(x) - merged(base, pair(2, 5), x)).abs().max() < 1e-5
-        layer.write(1, None)
+        layer.low_rank.write(1, None)
         assert torch.equal(layer(x), base(x))
-    assert layer.taken == {2}
+    assert layer.low_rank.taken == {2}
 
 
 def test_layers_are_replaced_where_wanted_and_keep_their_parameters() -> None:

@@ -8,7 +8,7 @@ from vllm.platforms import current_platform
 from voxnative.batch_buckets import batch_buckets
 from voxnative.engine.cpu_binding import share_cores
 from voxnative.engine.cpu_threads import leave_one_core
-from voxnative.engine.options import SpeechOptions
+from voxnative.engine.options import SECTION, SpeechOptions
 from voxnative.tensor_split import check_split
 
 CPU_KV_BLOCK = 32  # positions; the CPU's attention wants a multiple of 32
@@ -46,12 +46,11 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
                     f"{setting} cannot be used with VoxCPM2: audio is generated beside the "
                     "tokens and cannot be rolled back, moved or split by layers. Leave it unset."
                 )
-        SpeechOptions.from_additional_config(vllm_config.additional_config)  # refuses early
-        if vllm_config.lora_config is not None and not current_platform.is_cpu():
-            # Otherwise only the language models would be adapted, and nothing would say so.
+        options = SpeechOptions.from_additional_config(vllm_config.additional_config)
+        if vllm_config.lora_config is not None and options.compile_solver:
             raise ValueError(
-                "enable_lora=True is not valid here: adapters of the flow and of the projections "
-                "are applied on the CPU alone so far; valid: false"
+                f"additional_config['{SECTION}']['compile_solver']: True is not valid with "
+                "enable_lora: compiled layers take no adapters; valid: false, or unset"
             )
         model = vllm_config.model_config
         check_split(model.hf_config.vox_config(), parallel.tensor_parallel_size)

@@ -21,6 +21,7 @@ from vllm.lora.request import LoRARequest
 from vllm.lora.utils import is_in_target_modules
 from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 from vllm.platforms import current_platform
+from vllm.utils.torch_utils import async_tensor_h2d
 
 from voxnative.engine.punica_cpu import GroupedPunicaCPU
 from voxnative.lora_file import DIT_PREFIX, PROJECTIONS, Pair, read_adapter
@@ -67,7 +68,7 @@ class SpeechLoRAManager(LRUCacheLoRAModelManager):
             n_adapters=self.lora_slots,
             max_rank=self.lora_config.max_lora_rank,
         )
-        self.token_slots = torch.zeros(0, dtype=torch.long)  # [n_tokens] of the step under way
+        self.token_ids: tuple[int, ...] = ()  # adapter of each token of the step under way, 0: none
 
     def _init_punica_wrapper(self, max_num_batched_tokens: int, vllm_config: VllmConfig) -> None:
         super()._init_punica_wrapper(max_num_batched_tokens, vllm_config)
@@ -109,8 +110,13 @@ class SpeechLoRAManager(LRUCacheLoRAModelManager):
 
     def _set_adapter_mapping(self, mapping: LoRAMapping) -> None:
         super()._set_adapter_mapping(mapping)
-        slots = [self.net_slot(lora_id) for lora_id in mapping.index_mapping]
-        self.token_slots = torch.tensor(slots).to(self.device, non_blocking=True)
+        self.token_ids = mapping.index_mapping
+
+    def token_slots(self) -> torch.Tensor:
+        """Slots in the adapted layers of the tokens of the step under way, ``[n_tokens]``."""
+        slot_of = {lora_id: self.net_slot(lora_id) for lora_id in set(self.token_ids)}
+        slots = [slot_of[lora_id] for lora_id in self.token_ids]
+        return async_tensor_h2d(slots, device=self.device, dtype=torch.int64)
 
 
 class SpeechWorkerLoRAManager(LRUCacheWorkerLoRAManager):
@@ -137,6 +143,8 @@ class SpeechWorkerLoRAManager(LRUCacheWorkerLoRAManager):
         for path, pair in adapter.pairs.items():
             a, b = (matrix.to(limits.lora_dtype) for matrix in pair)
             if path in in_nets:
+                if self.device.type == "cuda":  # copied to its slot without waiting, as vLLM's are
+                    a, b = a.pin_memory(), b.pin_memory()
                 net_pairs[path] = a, b
                 continue
             # As alpha is given the rank: alpha / rank is in B already.

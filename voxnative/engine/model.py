@@ -144,7 +144,7 @@ class VoxCPM2ForSpeech(nn.Module, SupportsLoRA, SupportsMultiModal):
         patches = rearrange(
             rows[:, config.lm.hidden_size :], "n (p d) -> n p d", p=config.patch_size
         )
-        slots = manager.token_slots[index]  # [n]
+        slots = manager.token_slots()[index]  # [n]
         with self.speech.adapter_rows.using(slots):
             adapted = self.speech.embed_patches(patches)
         return torch.where((slots == NO_ADAPTER).unsqueeze(-1), cached, adapted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from voxnative.engine.engine_input import EXTRA_ARGS_KEY, step_params
 from voxnative.engine.options import SpeechOptions
 from voxnative.engine.processor import AUDIO_MODALITY
 from voxnative.nn.fused import compile_local_networks, fuse_local_networks
+from voxnative.nn.lora import NO_ADAPTER
 from voxnative.nn.vae_stream import StreamDecoder
 from voxnative.side_path import SidePath, StepSamples
 
@@ -48,7 +50,7 @@ class SpeechModelState(DefaultModelState):
         speech = paged.speech
         use_kernels = is_cuda if options.kernels is None else options.kernels
         fuse_local_networks(speech, kernels=use_kernels, fp8=options.fp8_dit)
-        compiles = is_cuda and not use_kernels
+        compiles = is_cuda and not use_kernels and vllm_config.lora_config is None
         if options.compile_solver is not None:
             compiles = options.compile_solver
         if compiles:
@@ -132,12 +134,19 @@ class SpeechModelState(DefaultModelState):
 
     # The step.
 
-    def speak(self, input_batch: InputBatch, hidden_states: torch.Tensor) -> list[StepSamples]:
+    def speak(
+        self,
+        input_batch: InputBatch,
+        hidden_states: torch.Tensor,
+        adapters: Sequence[int] | None = None,
+    ) -> list[StepSamples]:
         """Queue the patches of all requests that sampled a token in this step.
 
         Args:
             input_batch: the step's batch.
             hidden_states: ``[n_tokens, 2H]`` of the language models.
+            adapters: of each request the slot of its LoRA adapter in this step; None where LoRA
+                is off.
         """
         live = self.side_path.live
         rows = [i for i in sampling_rows(input_batch) if input_batch.req_ids[i] in live]
@@ -147,6 +156,7 @@ class SpeechModelState(DefaultModelState):
         for i in rows:
             request_id = input_batch.req_ids[i]
             requests.append(live[request_id])
+            live[request_id].adapter = NO_ADAPTER if adapters is None else adapters[i]
             self._end_replay(request_id)
             if not live[request_id].n_steps:
                 self._prime(request_id, int(input_batch.prefill_len_np[i]))

@@ -14,6 +14,7 @@ from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import AsyncModelRunnerOutput
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
+from voxnative.engine.lora_manager import SpeechLoRARunner
 from voxnative.engine.model_state import SpeechModelState
 from voxnative.engine.speech_output import AsyncSpeechOutput, UnsentSamples
 from voxnative.side_path import SidePath
@@ -22,11 +23,11 @@ from voxnative.side_path import SidePath
 logger = init_logger("vllm.voxnative.runner_gpu")
 
 
-class SpeechGPUModelRunner(GPUModelRunner):
+class SpeechGPUModelRunner(SpeechLoRARunner, GPUModelRunner):
     """Stock runner plus: park preempted requests, queue the side path, emit its samples.
 
-    Source: vLLM 0.32, ``vllm/v1/worker/gpu/model_runner.py`` (``finish_requests``,
-    ``sample_tokens``).
+    Source: vLLM 0.32, ``vllm/v1/worker/gpu/model_runner.py`` (``load_model``, which wraps layers
+    for LoRA before it makes the model's state, ``finish_requests``, ``sample_tokens``).
     """
 
     model_state: SpeechModelState
@@ -85,7 +86,12 @@ class SpeechGPUModelRunner(GPUModelRunner):
         output = super().sample_tokens(grammar_output)
         if executed is None or not isinstance(output, AsyncModelRunnerOutput):
             return output
-        samples = self.model_state.speak(executed.input_batch, executed.hidden_states)
+        batch = executed.input_batch
+        adapters = None
+        if self.lora_config is not None:
+            requests = self.lora_state.lora_requests
+            adapters = [self.net_slot(requests.get(request_id)) for request_id in batch.req_ids]
+        samples = self.model_state.speak(batch, executed.hidden_states, adapters)
         if not self.is_output_rank:
             self.unsent.add(samples)
             return output

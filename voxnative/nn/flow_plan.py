@@ -14,6 +14,7 @@ from torch import Tensor
 
 from voxnative.nn.cfm import GUIDE_EPS, euler_times, guide, sway_grid
 from voxnative.nn.local_dit import LocalDiT
+from voxnative.nn.lora import takes_adapters
 
 
 class FlowPlan:
@@ -35,10 +36,27 @@ class FlowPlan:
         self.n_timesteps = n_timesteps
         grid = sway_grid(n_timesteps, device=device)
         self.steps: list[tuple[Tensor, Tensor]] = []  # ([1, H_dit] embedding, [] length)
+        times, lengths = [], []
         for t, dt, stands_still in euler_times(grid):
             if not stands_still:
                 given = dt if mean_mode else torch.zeros_like(dt)
                 self.steps.append((estimator.embed_time(t.view(1), given.view(1)), dt))
+                times.append(t)
+                lengths.append(given)
+        self.times, self.lengths = torch.stack(times), torch.stack(lengths)  # [n]
+        embedders = estimator.time_mlp, estimator.delta_time_mlp
+        self.rows_differ = any(takes_adapters(embedder) for embedder in embedders)
+
+    def steps_of(self, estimator: LocalDiT, n_rows: int) -> list[tuple[Tensor, Tensor]]:
+        """Time embedding and length of each step, for a batch of ``n_rows``.
+
+        The embeddings are the rows' own [n_rows, H_dit] where LoRA adapters may change them,
+        else one for all [1, H_dit].
+        """
+        if not self.rows_differ:
+            return self.steps
+        embedded = estimator.embed_time(self.times, self.lengths, n_rows)  # [n_rows, n, H_dit]
+        return [(own, dt) for own, (_, dt) in zip(embedded.unbind(1), self.steps, strict=True)]
 
 
 def solve_planned(
@@ -68,7 +86,7 @@ def solve_planned(
     conditions = tokens[:, :, n_head - 1].clone()  # [2, B, H], zero where the time has a token
     euler = _euler_step(estimator)
     x = noise
-    for time, dt in plan.steps:
+    for time, dt in plan.steps_of(estimator, B):
         tokens[:, :, n_head - 1] = conditions + time
         tokens[:, :, -P:] = estimator.in_proj(x.to(dtype))
         v = estimator.out_proj(estimator.decoder.last(tokens.flatten(0, 1), P))

@@ -3,6 +3,7 @@
 A layer's query, key and value weights become one matrix, gate and up another; each projection
 then is one product. What stands between the products runs in plain torch, or in the Triton
 kernels of ``local_kernels`` on a GPU, where a step of a few rows costs little but launches.
+LoRA adapters add to the products' outputs; where none may come, nothing is added to the work.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from voxnative.nn.blocks import TransformerLayer, TransformerStack
 from voxnative.nn.fp8_linear import Fp8Weight, quantize_rows
+from voxnative.nn.fused_lora import fused_low_rank
 from voxnative.nn.rope import apply_rope
 from voxnative.nn.speech_nets import SpeechNets
 
@@ -31,8 +33,8 @@ class FusedLayer(nn.Module):
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         self.head_dim = attention.head_dim
-        self.n_heads = attention.q_proj.out_features // self.head_dim
-        self.n_kv_heads = attention.k_proj.out_features // self.head_dim
+        self.n_heads = attention.q_proj.weight.shape[0] // self.head_dim
+        self.n_kv_heads = attention.k_proj.weight.shape[0] // self.head_dim
         self.branch_scale = layer.branch_scale
         self.eps = layer.input_layernorm.eps
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
@@ -53,20 +55,30 @@ class FusedLayer(nn.Module):
                 self.register_buffer(name, matrix)
         self.attention_gain: Tensor  # [H]
         self.mlp_gain: Tensor  # [H]
+        self.low_rank = fused_low_rank(
+            {
+                "qkv": projections,
+                "out": (attention.o_proj,),
+                "gate_up": (mlp.gate_proj, mlp.up_proj),
+                "down": (mlp.down_proj,),
+            }
+        )
 
-    def product(self, name: str, x: Tensor) -> Tensor:
-        """x [M, K] times one of the four matrices, [M, N]."""
+    def product(self, name: str, x: Tensor, T: int) -> Tensor:
+        """x [B * T, K] times one of the four matrices, with the rows' adapters: [B * T, N]."""
         quantised = self.fp8.get(name)
-        if quantised is not None:
-            return quantised.product(x)
-        return F.linear(x, getattr(self, name))
+        y = F.linear(x, getattr(self, name)) if quantised is None else quantised.product(x)
+        low_rank = self.low_rank.get(name)
+        if low_rank is not None:
+            low_rank.add(y, x, T)
+        return y
 
     def forward(self, x: Tensor, T: int, rope: tuple[Tensor, Tensor] | None) -> Tensor:
         """[B * T, H] -> [B * T, H]."""
-        attended = self.attend(self.product("qkv", self.norm(x, self.attention_gain)), T, rope)
-        x = torch.add(x, self.product("out", attended), alpha=self.branch_scale)
-        gate, up = self.product("gate_up", self.norm(x, self.mlp_gain)).chunk(2, dim=-1)
-        return torch.add(x, self.product("down", F.silu(gate) * up), alpha=self.branch_scale)
+        attended = self.attend(self.product("qkv", self.norm(x, self.attention_gain), T), T, rope)
+        x = torch.add(x, self.product("out", attended, T), alpha=self.branch_scale)
+        gate, up = self.product("gate_up", self.norm(x, self.mlp_gain), T).chunk(2, dim=-1)
+        return torch.add(x, self.product("down", F.silu(gate) * up, T), alpha=self.branch_scale)
 
     def norm(self, x: Tensor, gain: Tensor) -> Tensor:
         """RMS norm with the statistics in fp32, as `blocks.RMSNorm`."""

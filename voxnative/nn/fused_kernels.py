@@ -36,12 +36,13 @@ def are_skinny(n_rows: int, bytes_each: int, *, is_cuda: bool) -> bool:
 class KernelLayer(FusedLayer):
     """As `FusedLayer`; products of few rows (`are_skinny`) take norm, gate and residual in.
 
-    In 8-bit floats the products are always the library's.
+    In 8-bit floats, and where LoRA adapters may add to them, the products are always the library's.
     """
 
     def forward(self, x: Tensor, T: int, rope: tuple[Tensor, Tensor] | None) -> Tensor:
         """[B * T, H] -> [B * T, H]."""
-        if not self.fp8 and are_skinny(x.shape[0], x.element_size(), is_cuda=x.is_cuda):
+        by_library = bool(self.fp8) or bool(self.low_rank)
+        if not by_library and are_skinny(x.shape[0], x.element_size(), is_cuda=x.is_cuda):
             return self._forward_few(x, T, rope)
         return self._forward_many(x, T, rope)
 
@@ -57,14 +58,18 @@ class KernelLayer(FusedLayer):
         return skinny_linear(active, weights["down"], TILES["down"], residual=x, branch_scale=scale)
 
     def _forward_many(self, x: Tensor, T: int, rope: tuple[Tensor, Tensor] | None) -> Tensor:
-        qkv = self.product("qkv", rms_norm(x, self.attention_gain, self.eps))
+        qkv = self.product("qkv", rms_norm(x, self.attention_gain, self.eps), T)
         mixed = attend(qkv, T, rope, self.n_heads, self.n_kv_heads, self.head_dim)
-        x = self._onto("out", x, mixed)
-        gate_up = self.product("gate_up", rms_norm(x, self.mlp_gain, self.eps))
-        return self._onto("down", x, silu_gate(gate_up))
+        x = self._onto("out", x, mixed, T)
+        gate_up = self.product("gate_up", rms_norm(x, self.mlp_gain, self.eps), T)
+        return self._onto("down", x, silu_gate(gate_up), T)
 
-    def _onto(self, name: str, x: Tensor, branch: Tensor) -> Tensor:
+    def _onto(self, name: str, x: Tensor, branch: Tensor, T: int) -> Tensor:
         """x + branch_scale * (branch @ matrix.T), in the product's own epilogue."""
         if self.fp8:
-            return torch.add(x, self.product(name, branch), alpha=self.branch_scale)
-        return torch.addmm(x, branch, getattr(self, name).t(), alpha=self.branch_scale)
+            return torch.add(x, self.product(name, branch, T), alpha=self.branch_scale)
+        y = torch.addmm(x, branch, getattr(self, name).t(), alpha=self.branch_scale)
+        low_rank = self.low_rank.get(name)
+        if low_rank is not None:
+            low_rank.add(y, branch, T, alpha=self.branch_scale)
+        return y

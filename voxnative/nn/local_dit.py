@@ -78,11 +78,21 @@ class LocalDiT(nn.Module):
         """
         return self.velocity(x, mu, self.embed_time(t, dt), cond)
 
-    def embed_time(self, t: Tensor, dt: Tensor) -> Tensor:
-        """Times [B], step lengths [B] -> [B, H_dit]; depends on the grid alone."""
+    def embed_time(self, t: Tensor, dt: Tensor, n_rows: int | None = None) -> Tensor:
+        """Times [B], step lengths [B] -> [B, H_dit]; depends on the grid alone.
+
+        Args:
+            t: flow times.
+            dt: step lengths.
+            n_rows: embed them for each row of a batch, whose LoRA adapters may differ:
+                [n_rows, B, H_dit].
+        """
         dtype = self.in_proj.weight.dtype
         features_t = sinusoids(t, self.hidden_size).to(dtype)
         features_dt = sinusoids(dt, self.hidden_size).to(dtype)
+        if n_rows is not None:
+            features_t = features_t.expand(n_rows, -1, -1)
+            features_dt = features_dt.expand(n_rows, -1, -1)
         return self.time_mlp(features_t) + self.delta_time_mlp(features_dt)
 
     def velocity(self, x: Tensor, mu: Tensor, time: Tensor, cond: Tensor) -> Tensor:
