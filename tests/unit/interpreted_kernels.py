@@ -19,6 +19,7 @@ from voxnative.nn.cfm import GUIDE_EPS, guide
 from voxnative.nn.fused import FusedStack
 from voxnative.nn.fused_vae import FusedDecoder
 from voxnative.nn.local_kernels import Tile, euler_step, skinny_linear
+from voxnative.nn.lora import AdapterRows, NetAdapters
 from voxnative.nn.rope import apply_rope, rope_tables
 from voxnative.nn.rope_kernel import rotate_in_place
 from voxnative.nn.vae_stream import StreamDecoder, init_stream
@@ -68,6 +69,27 @@ def test_kernels_give_the_same(
     monkeypatch.setattr(fused_kernels, "MAX_SKINNY_ROWS", 128 if few else 0)
     x = torch.randn(2, 11, stack.norm.weight.shape[0])
     assert largest(FusedStack(stack, kernels=True)(x), stack(x)) < 1e-5
+
+
+def test_adapters_add_to_the_products(stack: TransformerStack) -> None:
+    """Few rows too: the skinny products have norm and gate in them."""
+    stack, rows = copy.deepcopy(stack), AdapterRows()
+    adapters = NetAdapters(stack, rows, lambda path: True, 2, 4)
+    pairs = {
+        path: (torch.randn(4, low.stack_a.shape[2]) / 9, torch.randn(low.stack_b.shape[2], 4) / 4)
+        for path, low in adapters.layers.items()
+    }
+    adapters.write(1, pairs)
+    x, slots = torch.randn(3, 11, stack.norm.weight.shape[0]), torch.tensor([1, 0, 1])
+    base = stack(x)
+    with rows.using(slots):
+        expected = stack(x)
+    fused = FusedStack(stack, kernels=True)
+    with rows.using(slots, masked=True):
+        got = fused(x)
+    assert largest(got, expected) < 1e-5
+    assert largest(expected[0], base[0]) > 0.05
+    assert largest(expected[1], base[1]) < 1e-6
 
 
 def test_kernels_without_positions(stack: TransformerStack) -> None:

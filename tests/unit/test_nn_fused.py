@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from tests.checkpoints import write_checkpoint
 from voxnative.config import VoxConfig
 from voxnative.nn.blocks import TransformerStack
 from voxnative.nn.fp8_linear import quantize_rows
-from voxnative.nn.fused import FusedStack, fuse_local_networks
+from voxnative.nn.fused import FusedLayer, FusedStack, fuse_local_networks
+from voxnative.nn.lora import AdapterRows, NetAdapters
 from voxnative.nn.speech_nets import SpeechNets
 
 
@@ -54,6 +56,36 @@ def test_eight_bit_weights_are_close(stack: TransformerStack) -> None:
     assert fused.layers[0].qkv is None
 
 
+@pytest.mark.parametrize("fp8", [False, True], ids=["plain", "8 bits"])
+def test_adapters_add_to_folded_products(fp8: bool, stack: TransformerStack) -> None:
+    """Of the query, the value and the up projections only; rows in two copies of the batch."""
+    stack, rows, adapted = copy.deepcopy(stack), AdapterRows(), ("q_proj", "v_proj", "up_proj")
+    adapters = NetAdapters(stack, rows, lambda path: path.endswith(adapted), 2, 3)
+    pairs = {
+        path: (torch.randn(2, low.stack_a.shape[2]), torch.randn(low.stack_b.shape[2], 2))
+        for path, low in adapters.layers.items()
+    }
+    adapters.write(2, pairs)
+    layer = FusedLayer(stack.layers[0], fp8=fp8)
+    assert list(layer.low_rank) == ["qkv", "gate_up"]
+    T, slots = 3, torch.tensor([0, 2])
+    x = torch.randn(2 * 2 * T, stack.norm.weight.shape[0])
+    with rows.using(slots, masked=True):
+        added = [layer.product(name, x, T) for name in ("qkv", "gate_up")]
+    added = [y - layer.product(name, x, T) for y, name in zip(added, layer.low_rank, strict=True)]
+    products = {
+        path.rpartition(".")[2]: (x @ a.mT @ b.mT).view(2, 2, T, -1) * slots.view(2, 1, 1).bool()
+        for path, (a, b) in pairs.items()
+        if path.startswith("layers.0.")
+    }
+    n_kv = layer.n_kv_heads * layer.head_dim
+    zeros = products["q_proj"].new_zeros(2, 2, T, n_kv)
+    qkv = torch.cat((products["q_proj"], zeros, products["v_proj"]), dim=-1)
+    gate_up = torch.cat((torch.zeros_like(products["up_proj"]), products["up_proj"]), dim=-1)
+    for got, expected in zip(added, (qkv, gate_up), strict=True):
+        assert largest(got, expected.flatten(0, 2)) < 1e-5
+
+
 def test_fused_networks_embed_and_denoise_as_before(config: VoxConfig) -> None:
     torch.manual_seed(0)
     nets = SpeechNets(config).requires_grad_(False)
@@ -78,4 +110,4 @@ def test_kernels_in_tritons_interpreter(repo: Path) -> None:
         timeout=550,
     )
     assert done.returncode == 0, done.stdout[-4000:]
-    assert "9 passed" in done.stdout
+    assert "10 passed" in done.stdout

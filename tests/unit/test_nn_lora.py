@@ -58,6 +58,26 @@ def test_each_row_has_its_own_adapter(
     assert not torch.allclose(y[0], base(x[0]), atol=0.1)
 
 
+@pytest.mark.parametrize("shape", [(5, N_IN), (5, 3, N_IN)], ids=["vectors", "sequences"])
+def test_masked_rows_equal_gathered_ones(
+    shape: tuple[int, ...], base: nn.Linear, layer: AdaptedLinear
+) -> None:
+    """Also for a batch that holds its rows twice, and where the host knows of no adapter."""
+    rows = layer.low_rank.rows
+    rows.column_slots = torch.arange(4).repeat_interleave(4)
+    x, slots = torch.randn(shape), torch.tensor([2, 0, 1, 3, 2])
+    with rows.using(slots):
+        expected = layer(x)
+        layer.low_rank.taken.clear()
+        with rows.using(slots, masked=True):
+            y, twice = layer(x), layer(torch.cat((x, x)))
+        assert torch.equal(layer(x), base(x))  # gathered again
+    assert (y - expected).abs().max() < 1e-5
+    assert torch.equal(y[[1, 3]], base(x)[[1, 3]])
+    assert (twice - torch.cat((y, y))).abs().max() < 1e-6
+    assert not torch.allclose(y[0], base(x[0]), atol=0.1)
+
+
 def test_outside_a_batch_the_layer_is_the_base(base: nn.Linear, layer: AdaptedLinear) -> None:
     x = torch.randn(4, N_IN)
     assert torch.equal(layer(x), base(x))
