@@ -23,6 +23,7 @@ from torch import Tensor
 import voxnative
 from voxnative.checkpoint_shapes import expected_shapes
 from voxnative.config import VoxConfig
+from voxnative.lora_file import read_lora_config
 
 TINY = Path(voxnative.__file__).parent / "checkpoints" / "tiny"
 VAE_PREFIX = "audio_vae."
@@ -160,6 +161,31 @@ def write_full_size(
             vae[name] = tensor.cpu()
     save_file(lm, directory / "model.safetensors")
     torch.save({"state_dict": vae}, directory / "audiovae.pth")
+    return directory
+
+
+def write_random_adapter(
+    directory: Path, config: VoxConfig, *, seed: int, rank: int, gain: float = 0.2
+) -> Path:
+    """Write a random LoRA adapter of all layers that its default targets name.
+
+    Args:
+        directory: created if needed.
+        config: of the checkpoint that it adapts.
+        seed: of the weights.
+        rank: of every pair of matrices; alpha is the same.
+        gain: size of `B A` against a weight matrix of unit gain.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    fields = {"r": rank, "alpha": rank, "enable_lm": True, "enable_dit": True, "enable_proj": True}
+    (directory / "lora_config.json").write_text(json.dumps({"lora_config": fields}))
+    generator = torch.Generator().manual_seed(seed)
+    tensors: dict[str, Tensor] = {}
+    for module, (n_out, n_in) in read_lora_config(directory, config).modules.items():
+        a, b = (torch.randn(shape, generator=generator) for shape in ((rank, n_in), (n_out, rank)))
+        tensors[f"{module}.lora_A"] = a / math.sqrt(n_in)
+        tensors[f"{module}.lora_B"] = b * gain / math.sqrt(rank)
+    save_file(tensors, directory / "lora_weights.safetensors")
     return directory
 
 

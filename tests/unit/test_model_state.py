@@ -130,9 +130,14 @@ class Runner:
         }  # fmt: skip
         return InputBatch(**fields)
 
+    def set_adapters(self, batch: InputBatch) -> list[int] | None:
+        """What the runner does first where LoRA is on; slots of the requests' adapters."""
+        return None
+
     def step(self, **scheduled: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Inputs of the language models, and the samples of those that sampled."""
         batch = self.batch(**scheduled)
+        adapters = self.set_adapters(batch)
         encoder_inputs = {
             name: [i for i, f in enumerate(self.prompts[name][1]) if f.modality == "audio"]
             for name in scheduled
@@ -141,7 +146,7 @@ class Runner:
         embeds = self.state.prepare_inputs_embeds(encoder_inputs, batch, NEVER).clone()
         hidden = torch.randn(batch.num_tokens, 2 * self.config.lm.hidden_size)
         made: dict[str, torch.Tensor] = {}
-        for part in self.state.speak(batch, hidden):
+        for part in self.state.speak(batch, hidden, adapters):
             waves = self.state.side_path.deliver(part)
             made |= {batch.req_ids[row]: wave for row, wave in zip(part.rows, waves, strict=True)}
         for name, n_tokens in scheduled.items():

@@ -41,3 +41,14 @@ def test_a_wrong_section_is_refused_before_the_engine_starts(
     )
     with pytest.raises(ValueError, match=message):
         args.create_engine_config()
+
+
+def test_compiled_networks_take_no_adapters(tiny_dir: Path) -> None:
+    args = AsyncEngineArgs(
+        str(tiny_dir),
+        kv_cache_memory_bytes=1 << 26,
+        additional_config={"voxnative_engine": {"compile_solver": True}},
+        enable_lora=True,
+    )
+    with pytest.raises(ValueError, match=r"'compile_solver'.: True is not valid with enable_lora"):
+        args.create_engine_config()

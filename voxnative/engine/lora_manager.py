@@ -24,6 +24,7 @@ from vllm.platforms import current_platform
 from vllm.utils.torch_utils import async_tensor_h2d
 
 from voxnative.engine.punica_cpu import GroupedPunicaCPU
+from voxnative.engine.punica_gpu import tell_mapping, use_host_metadata
 from voxnative.lora_file import DIT_PREFIX, PROJECTIONS, Pair, read_adapter
 from voxnative.nn.lora import NO_ADAPTER, NetAdapters
 
@@ -72,10 +73,13 @@ class SpeechLoRAManager(LRUCacheLoRAModelManager):
 
     def _init_punica_wrapper(self, max_num_batched_tokens: int, vllm_config: VllmConfig) -> None:
         super()._init_punica_wrapper(max_num_batched_tokens, vllm_config)
+        wrappers = self.punica_wrapper_mapping
         if current_platform.is_cpu():
-            self.punica_wrapper_mapping[DEFAULT_LANGUAGE_WRAPPER_KEY] = GroupedPunicaCPU(
+            wrappers[DEFAULT_LANGUAGE_WRAPPER_KEY] = GroupedPunicaCPU(
                 max_num_batched_tokens, max_batches=self.max_num_seqs, device=self.device
             )
+        elif current_platform.is_cuda():
+            use_host_metadata(wrappers[DEFAULT_LANGUAGE_WRAPPER_KEY])
 
     def _match_target_modules(self, module_name: str) -> bool:
         # The networks behind the LMs have layers of the same names, which are not vLLM's.
@@ -109,6 +113,9 @@ class SpeechLoRAManager(LRUCacheLoRAModelManager):
         return NO_ADAPTER if lora_id == 0 else self.lora_index_to_id.index(lora_id) + 1
 
     def _set_adapter_mapping(self, mapping: LoRAMapping) -> None:
+        if current_platform.is_cuda():
+            wrapper = self.punica_wrapper_mapping[DEFAULT_LANGUAGE_WRAPPER_KEY]
+            tell_mapping(wrapper, mapping, self.lora_index_to_id)
         super()._set_adapter_mapping(mapping)
         self.token_ids = mapping.index_mapping
 
