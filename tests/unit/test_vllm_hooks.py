@@ -14,7 +14,9 @@ import vllm
 from vllm.inputs.engine import mm_input
 from vllm.lora.lora_weights import LoRALayerWeights
 from vllm.lora.model_manager import LRUCacheLoRAModelManager
+from vllm.lora.ops.triton_ops.lora_kernel_metadata import LoRAKernelMeta
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+from vllm.lora.punica_wrapper.punica_gpu import PunicaWrapperGPU
 from vllm.lora.request import LoRARequest
 from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
@@ -36,6 +38,7 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.gpu import model_runner as v2
 from vllm.v1.worker.gpu.input_batch import InputBatch
+from vllm.v1.worker.gpu.lora_utils import LoraState
 from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
 from vllm.v1.worker.gpu.mm.encoder_runner import EncoderRunner
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
@@ -191,6 +194,12 @@ HOOKS: list[tuple[Callable[..., Any], list[str]]] = [
             "kwargs",
         ],
     ),
+    (
+        PunicaWrapperGPU.update_metadata,
+        ["self", "mapping", "lora_index_to_id", "max_loras", "vocab_size", "kwargs"],
+    ),
+    (LoRAKernelMeta.prepare_tensors, ["self", "token_lora_mapping"]),
+    (LoraState.add_request, ["self", "req_id", "req_index", "lora_request"]),
     (AsyncLLM.add_lora, ["self", "lora_request"]),
     (AsyncLLM.remove_lora, ["self", "lora_id"]),
 ]
@@ -230,6 +239,19 @@ def test_signature(hook: Callable[..., Any], expected: list[str]) -> None:
         ),
         (ModelRunnerOutput, {"req_ids", "sampled_token_ids", "pooler_output"}),
         (LoRARequest, {"lora_name", "lora_int_id", "lora_path"}),
+        (
+            LoRAKernelMeta,
+            {
+                "token_lora_mapping",
+                "token_indices_sorted_by_lora_ids",
+                "active_lora_ids",
+                "num_tokens_per_lora",
+                "lora_token_start_loc",
+                "no_lora_flag_cpu",
+                "num_active_loras_cpu",
+                "captured_lora_counts",
+            },
+        ),
         (BackgroundResources, {"engine_manager"}),
         (EngineCoreOutput, {"request_id", "new_token_ids", "pooling_output", "finish_reason"}),
     ],
@@ -245,6 +267,20 @@ def test_the_model_brings_the_v2_state() -> None:
     assert issubclass(state, DefaultModelState)
     assert EncoderCache().mm_features == EncoderCache().encoder_outputs == {}
     assert {"finished_req_ids", "preempted_req_ids"} <= set(SchedulerOutput.__dataclass_fields__)
+
+
+def test_the_v2_runner_handles_adapters_in_this_order() -> None:
+    """By names as they are first used: layers are wrapped before the model's state folds them,
+    and adapters have their slots before embeddings are made.
+    """
+    assert v2.GPUModelRunner.load_lora_model is LoRAModelRunnerMixin.load_lora_model
+    load = v2.GPUModelRunner.load_model.__code__.co_names
+    assert load.index("load_lora_model") < load.index("init_model_state")
+    execute = inspect.unwrap(v2.GPUModelRunner.execute_model).__code__.co_names
+    assert execute.index("_set_active_loras") < execute.index("prepare_inputs_embeds")
+    assert LoraState(1).lora_requests == {}
+    wrapper = PunicaWrapperGPU.__init__.__code__.co_names
+    assert {"token_mapping_meta", "prompt_mapping_meta"} <= set(wrapper)
 
 
 def test_version_is_the_pinned_one() -> None:

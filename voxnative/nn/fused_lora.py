@@ -26,7 +26,7 @@ class FusedLowRank:
             if isinstance(projection, AdaptedLinear):
                 layers.append(projection.low_rank)
                 self.parts.append((projection.low_rank.stack_b, begin))
-            begin += projection.weight.shape[0]
+            begin += projection.get_parameter("weight").shape[0]
         self.rows: AdapterRows = layers[0].rows
         self.stack_a = torch.stack([layer.stack_a for layer in layers])  # [n, slots, r, in]
         for layer, stack_a in zip(layers, self.stack_a, strict=True):
