@@ -17,6 +17,8 @@ does `report` alone. Parts:
                 capacity (serve.json), what the main stream does in a step (steps.json), a request
                 alone against itself among others (among.json), what the device did (timeline.json)
     cramped     the last again, with preemptions
+    lora        32 streams with 0, 1, 8 and 32 LoRA adapters, and without LoRA; a request with an
+                adapter alone against itself among others with other adapters
     peer        the peer's figures from the same job, where it is installed
     report      the joined report
 """
@@ -225,11 +227,28 @@ class Job:
             )
         )
 
+    def part_lora(self) -> dict[str, Any]:
+        from tests.perf.gpu_correctness import RECORDING_WORKER
+        from tests.perf.lora_load import N_STREAMS, lora_report
+
+        return asyncio.run(
+            lora_report(
+                self.checkpoint,
+                self.engine_settings(N_STREAMS),
+                self.checkpoint.parent / f"{self.checkpoint.name}-adapters",
+                ranks=self.arguments.lora_ranks,
+                n_patches=self.n_patches,
+                n_repeats=self.arguments.repeats,
+                recording_worker=RECORDING_WORKER if self.is_cuda else None,
+                keep=lambda report: self.keep("lora_so_far", report),
+            )
+        )
+
     def _kernel_choices(self) -> list[tuple[str, bool]]:
         return [("kernels", True), ("plain", False)] if self.is_cuda else [("plain", False)]
 
 
-PARTS = ("checkpoint", "stages", "parts", "tiny", "engine", "cramped", "peer")
+PARTS = ("checkpoint", "stages", "parts", "tiny", "engine", "cramped", "lora", "peer")
 RESULTS = (*PARTS, "serve", "steps", "among", "timeline")
 
 
@@ -310,6 +329,7 @@ def main() -> None:
     parser.add_argument("--concurrencies", type=int, nargs="+", default=[1, 8, 32, 64, 128, 256])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64, 128])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--lora-ranks", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--poisson-s", type=float, default=30.0)
     parser.add_argument("--gap-s", type=float, default=30.0)
     parser.add_argument(
