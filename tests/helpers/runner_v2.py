@@ -24,6 +24,7 @@ from tests.helpers.runner_v2_calls import with_audio
 # vLLM looks for a CPU backend by name; with TRITON_INTERPRET=1 no kernel is ever compiled.
 backends.setdefault("cpu", SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True)))
 
+from vllm.lora.request import LoRARequest  # noqa: E402
 from vllm.v1.engine.core import EngineCore  # noqa: E402
 from vllm.v1.engine.input_processor import InputProcessor  # noqa: E402
 from vllm.v1.executor.uniproc_executor import UniProcExecutor  # noqa: E402
@@ -73,9 +74,13 @@ class CPUWorkerV2(SpeechWorkerRpc, CPUWorker):
 
 
 class Engine:
-    """vLLM's engine core in this process."""
+    """vLLM's engine core in this process.
 
-    def __init__(self) -> None:
+    Args:
+        settings: further arguments of the engine.
+    """
+
+    def __init__(self, **settings: Any) -> None:
         self.config = VoxConfig.from_dir(SHIPPED_CHECKPOINT)
         args = engine_args(
             SHIPPED_CHECKPOINT,
@@ -86,6 +91,7 @@ class Engine:
             max_num_batched_tokens=TOKENS_A_STEP,
             kv_cache_memory_bytes=KV_POSITIONS * kv_bytes_per_position(self.config, "float32"),
             worker_cls=f"{CPUWorkerV2.__module__}.{CPUWorkerV2.__qualname__}",
+            **settings,
         )
         vllm_config = args.create_engine_config()
         # As on CUDA: the CPU platform has V1's processors and no asynchronous scheduling.
@@ -101,13 +107,14 @@ class Engine:
         self.ends: dict[str, str] = {}
         self.name_of: dict[str, str] = {}
 
-    def submit(self, name: str, **arguments: Any) -> None:
+    def submit(self, name: str, lora: LoRARequest | None = None, **arguments: Any) -> None:
         request = self.builder.build(**arguments)
         core_request = self.inputs.process_inputs(
             name,
             engine_input(request.prompt, name),
             sampling_params(request.params, request.n_max_steps, self.config),
             ("generate",),
+            lora_request=lora,
         )
         admitted, wave = self.core.preprocess_add_request(core_request)
         self.core.add_request(admitted, wave)
