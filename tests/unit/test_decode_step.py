@@ -70,7 +70,7 @@ def test_each_row_with_an_adapter_equals_networks_with_merged_weights(config: Vo
     for slot in (1, 2):
         pairs = {}
         for path, layer in adapters.layers.items():
-            n_out, n_in = layer.weight.shape
+            n_out, n_in = layer.stack_b.shape[2], layer.stack_a.shape[2]
             a = torch.randn(4, n_in, generator=generator) / n_in**0.5
             pairs[path] = a, 0.2 * torch.randn(n_out, 4, generator=generator)
             merged[slot].get_submodule(path).weight += pairs[path][1] @ a

@@ -150,9 +150,7 @@ class SpeechWorkerLoRAManager(LRUCacheWorkerLoRAManager):
         for path, pair in adapter.pairs.items():
             a, b = (matrix.to(limits.lora_dtype) for matrix in pair)
             if path in in_nets:
-                if self.device.type == "cuda":  # copied to its slot without waiting, as vLLM's are
-                    a, b = a.pin_memory(), b.pin_memory()
-                net_pairs[path] = a, b
+                net_pairs[path] = ready_to_copy(a, b, self.device)
                 continue
             # As alpha is given the rank: alpha / rank is in B already.
             layers[path] = LoRALayerWeights(path, adapter.rank, adapter.rank, a, b)
@@ -167,6 +165,14 @@ class SpeechWorkerLoRAManager(LRUCacheWorkerLoRAManager):
                 f"the adapter changes {', '.join(left_out[:5])} ({len(left_out)} modules), which "
                 f"lora_target_modules leaves out; valid: {', '.join(targets or ())}"
             )
+
+
+def ready_to_copy(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> Pair:
+    """A [r, in] and B [out, r], laid out as in the stacks and pinned: copies wait for nothing."""
+    b = b.mT.contiguous()
+    if device.type == "cuda":
+        a, b = a.pin_memory(), b.pin_memory()
+    return a, b.mT
 
 
 class SpeechLoRARunner:
