@@ -18,7 +18,7 @@ class SpeechOptions:
     Attributes:
         compile_solver: run the local networks through ``torch.compile``. None: on CUDA where
             `kernels` is off, else not. On a CPU it saves a third of the solver's time but costs a
-            minute or more of compilation at every start (plan/LOG.md).
+            minute or more of compilation at every start (plan/LOG.md). Not with LoRA adapters.
         kernels: our Triton kernels in the local networks. None: on CUDA.
         vae_precision: of the AudioVAE's decoder on CUDA: "fp32", "tf32" or "fp16".
         vae_kernels: our Triton kernels in the AudioVAE's decoder (CUDA).
