@@ -42,7 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tier_of[item] = TIERS.index(folder) if folder in TIERS else len(TIERS)
         if folder in TIERS:
             item.add_marker(folder)
-    items.sort(key=tier_of.__getitem__)
+    items.sort(key=lambda item: (is_last(item), tier_of[item]))
+
+
+def is_last(item: pytest.Item) -> bool:
+    """Tests that end an engine which all share run when nobody needs it any more."""
+    return item.get_closest_marker("ends_shared_engine") is not None
 
 
 def cards_of(item: pytest.Item) -> int:

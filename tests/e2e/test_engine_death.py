@@ -11,17 +11,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.engines import RecordingEngine
 from voxnative.errors import EngineError
-from voxnative.offline import VoxNative
 
 DEADLINE_S = 10
 
 
-def test_open_and_later_requests_end_with_an_error(random_checkpoint: Path) -> None:
-    before = set(psutil.Process().children(recursive=True))
-    speech = VoxNative(random_checkpoint, max_num_seqs=4)
-    mine = set(psutil.Process().children(recursive=True)) - before
-    names = {process.pid: process.name() for process in mine}
+@pytest.mark.ends_shared_engine
+def test_open_and_later_requests_end_with_an_error(roomy: RecordingEngine) -> None:
+    speech = roomy.api
+    (engine,) = speech._speech._engine.engine_core.resources.engine_manager.processes
     raised: list[EngineError] = []
 
     def speak() -> None:
@@ -37,9 +36,7 @@ def test_open_and_later_requests_end_with_an_error(random_checkpoint: Path) -> N
         thread = threading.Thread(target=speak)
         thread.start()
         time.sleep(0.5)
-        for process in mine:
-            if process.name().startswith("VLLM::Engine"):
-                process.kill()
+        engine.kill()
         started = time.monotonic()
         thread.join(DEADLINE_S)
         assert not thread.is_alive(), f"still waiting {DEADLINE_S} s after the engine died"
@@ -49,11 +46,12 @@ def test_open_and_later_requests_end_with_an_error(random_checkpoint: Path) -> N
             speech.synthesize("and after that")
     finally:
         speech.close()
-    wait_until_gone([process.pid for process in mine if "VLLM" in names[process.pid]])
+    wait_until_gone([engine.pid])
 
 
-def test_close_ends_open_requests(random_checkpoint: Path) -> None:
-    speech = VoxNative(random_checkpoint, max_num_seqs=4)
+@pytest.mark.ends_shared_engine
+def test_close_ends_open_requests(speaking: RecordingEngine) -> None:
+    speech = speaking.api
     raised: list[EngineError] = []
 
     def speak() -> None:

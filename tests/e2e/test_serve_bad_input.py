@@ -51,6 +51,8 @@ BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"input": "...?!"}, 400, "input"),  # nothing to say
     ({"instructions": "calm " * 200}, 400, "input"),  # no room left in the context
     ({"model": "gpt-9"}, 404, "model"),
+    ({"lora": "nobody"}, 400, "lora"),
+    ({"lora": 5}, 400, "lora"),
     ({"model": 5}, 400, "model"),
     ({"voice": "no such voice"}, 400, "voice"),
     ({"voice": {"id": "voice_0"}}, 400, "voice"),

@@ -1,4 +1,8 @@
-"""Plain ``vllm serve`` with the routes as a plugin: its keys, our limits, and a dead engine."""
+"""A dead engine, on the server that all tests share, when they are done with it.
+
+In the long tail: plain ``vllm serve`` with the routes as a plugin, its keys, and limits so small
+that they are reached (the limits themselves: tests/unit/serving/test_limits.py, test_utterance.py).
+"""
 
 from __future__ import annotations
 
@@ -64,6 +68,7 @@ async def read(client: httpx.AsyncClient, body: dict[str, Any], started: asyncio
         return b"".join(parts)
 
 
+@pytest.mark.full_model
 def test_keys_and_request_ids_are_vllms(plain: Server) -> None:
     body = {"input": "hi.", "max_new_tokens": 2}
     refused = httpx.post(plain.address + SPEECH, json=body)
@@ -75,6 +80,7 @@ def test_keys_and_request_ids_are_vllms(plain: Server) -> None:
     assert len(answer.content) > 1_000
 
 
+@pytest.mark.full_model
 def test_past_the_queue_is_a_429(plain: Server) -> None:
     async def scenario() -> httpx.Response:
         async with client_of(plain) as client:
@@ -96,6 +102,7 @@ def test_past_the_queue_is_a_429(plain: Server) -> None:
     assert int(answer.headers["retry-after"]) >= 1
 
 
+@pytest.mark.full_model
 def test_time_is_over(plain: Server) -> None:
     """Whole: 504. Streamed: the connection breaks. Events: one says why."""
 
@@ -119,25 +126,34 @@ def test_time_is_over(plain: Server) -> None:
     assert plain.metric("voxnative_requests_total", outcome="timeout") == 3
 
 
-def test_a_killed_engine(plain: Server) -> None:
+@pytest.mark.ends_shared_engine
+def test_a_killed_engine(speech_server: Server) -> None:
+    kill(speech_server, n_places=8)
+
+
+@pytest.mark.full_model
+def test_a_killed_engine_of_plain_vllm(plain: Server) -> None:
+    kill(plain, n_places=2)
+
+
+def kill(server: Server, n_places: int) -> None:
     """Open requests fail within 5 s, the one that waits too; later ones get 503."""
 
     async def scenario() -> float:
-        async with client_of(plain) as client:
-            started = [asyncio.Event() for _ in range(2)]
+        async with client_of(server) as client:
+            started = [asyncio.Event() for _ in range(n_places)]
             tasks = [asyncio.create_task(read(client, LONG, event)) for event in started]
             await asyncio.gather(*(event.wait() for event in started))
             tasks.append(asyncio.create_task(read(client, LONG, asyncio.Event())))
-            while plain.metric("voxnative_requests_waiting") < 1:
+            while server.metric("voxnative_requests_waiting") < 1:
                 await asyncio.sleep(0.05)
             killed = time.perf_counter()
-            plain.engine().kill()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            server.engine().kill()
+            *spoken, waiting = await asyncio.gather(*tasks, return_exceptions=True)
             took_s = time.perf_counter() - killed
-            assert isinstance(results[0], httpx.RemoteProtocolError)
-            assert isinstance(results[1], httpx.RemoteProtocolError)
-            assert isinstance(results[2], httpx.HTTPStatusError)
-            assert results[2].response.status_code == 503
+            assert [type(result) for result in spoken] == [httpx.RemoteProtocolError] * n_places
+            assert isinstance(waiting, httpx.HTTPStatusError)
+            assert waiting.response.status_code == 503
             later = await client.post(SPEECH, json=LONG)
             assert later.status_code == 503
             assert later.json()["error"]["code"] == "engine_dead"
