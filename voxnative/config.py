@@ -10,7 +10,6 @@ Source: voxcpm/model/voxcpm2.py and voxcpm/model/voxcpm.py, `VoxCPMConfig` of ea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,9 +17,8 @@ from typing import Any
 
 from voxnative.config_flow import CFMConfig, read_cfm
 from voxnative.config_lm import LMConfig, read_lm, read_local
-from voxnative.config_section import Section
+from voxnative.config_section import Section, read_object
 from voxnative.config_vae import VAEConfig, read_vae_v1, read_vae_v2
-from voxnative.errors import CheckpointError
 from voxnative.family import VOXCPM, VOXCPM2, Family
 from voxnative.units import JOINTS, N_ENGINE_IDS
 
@@ -132,19 +130,8 @@ class VoxConfig:
             CheckpointError: no such file, not JSON, or anything `from_dict` refuses.
         """
         file = Path(path) / CONFIG_FILE
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot read {file}: {error.strerror}; a checkpoint directory holds"
-                f" {CONFIG_FILE}, the weights and the tokenizer files",
-                path=file,
-            ) from error
-        except ValueError as error:
-            raise CheckpointError(f"{file} is not valid JSON: {error}", path=file) from error
-        if not isinstance(content, dict):
-            raise CheckpointError(f"{file} does not hold a JSON object", path=file)
-        return cls.from_dict(content, path=file)
+        beside = f"a checkpoint directory holds {CONFIG_FILE}, the weights and the tokenizer files"
+        return cls.from_dict(read_object(file, beside), path=file)
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any], path: str | Path | None = None) -> VoxConfig:

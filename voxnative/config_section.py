@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,29 @@ from typing import Any
 from voxnative.errors import CheckpointError, shorten
 
 _REQUIRED = object()
+
+
+def read_object(file: Path, beside: str) -> dict[str, Any]:
+    """The JSON object that a file holds.
+
+    Args:
+        file: to read.
+        beside: what a directory of its kind holds, for the message.
+
+    Raises:
+        CheckpointError: no such file, not JSON, or no object.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {file}: {error.strerror}; {beside}", path=file
+        ) from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not valid JSON: {error}", path=file) from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file} does not hold a JSON object", path=file)
+    return content
 
 
 class Section:

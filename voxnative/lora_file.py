@@ -10,7 +10,6 @@ voxcpm 2.0.3 (source distribution) scripts/train_voxcpm_finetune.py `save_checkp
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import Tensor
 from voxnative.checkpoint import check_names
 from voxnative.checkpoint_shapes import expected_shapes
 from voxnative.config import VoxConfig
-from voxnative.config_section import Section
+from voxnative.config_section import Section, read_object
 from voxnative.errors import CheckpointError
 from voxnative.weight_files import find_weights, iter_file
 
@@ -89,20 +88,11 @@ def read_lora_config(directory: Path, config: VoxConfig) -> LoRASpec:
         CheckpointError: no such file, not JSON, an unknown key, or a value that is not valid.
     """
     file = directory / LORA_CONFIG_FILE
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot read {file}: {error.strerror}; an adapter is a directory that holds"
-            f" {LORA_CONFIG_FILE} and {' or '.join(LORA_WEIGHT_FILES)}",
-            path=file,
-        ) from error
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not valid JSON: {error}", path=file) from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{file} does not hold a JSON object", path=file)
-
-    top = Section(content, "", file)
+    beside = (
+        f"an adapter is a directory that holds {LORA_CONFIG_FILE} and"
+        f" {' or '.join(LORA_WEIGHT_FILES)}"
+    )
+    top = Section(read_object(file, beside), "", file)
     base_model = top.optional_text("base_model")
     s = top.section("lora_config")
     top.finish()

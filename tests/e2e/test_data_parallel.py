@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +13,10 @@ import psutil
 import pytest
 import torch
 
-from tests.e2e.test_engine_death import wait_until_gone
+from tests.e2e.test_engine_death import left_by_a_killed_front_end, wait_until_gone
 from tests.e2e.test_isolation import TOLERANCE, eight_requests
 from tests.engines import RecordingEngine
+from tests.helpers.runtime import title
 from voxnative.errors import EngineError
 from voxnative.serving.latents import latent_encoder
 
@@ -96,7 +95,7 @@ def test_a_recording_is_encoded_by_every_replica(
 def test_a_killed_replica_ends_all_with_an_error(replicas: RecordingEngine) -> None:
     """vLLM's client gives the engine up as a whole; the last test of this engine."""
     before = psutil.Process().children(recursive=True)
-    engines = [process for process in before if "EngineCore_DP" in _title(process)]
+    engines = [process for process in before if "EngineCore_DP" in title(process)]
     assert len(engines) == 2
     family = [p for engine in engines for p in [engine, *engine.children(recursive=True)]]
     raised: list[BaseException] = []
@@ -124,26 +123,6 @@ def test_a_killed_replica_ends_all_with_an_error(replicas: RecordingEngine) -> N
 
 
 def test_a_killed_front_end_takes_both_replicas_along(random_checkpoint: Path) -> None:
-    code = (
-        "import os, sys, psutil; from voxnative import VoxNative\n"
-        "if __name__ == '__main__':\n"
-        "    speech = VoxNative(sys.argv[1], max_num_seqs=1, data_parallel_size=2)\n"
-        "    children = psutil.Process().children(recursive=True)\n"
-        "    print('engine', *(p.pid for p in children if 'VLLM' in p.name()), flush=True)\n"
-        "    os.kill(os.getpid(), 9)\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code, random_checkpoint], capture_output=True, text=True, timeout=400
-    )
-    assert run.returncode == -9, run.stderr[-2000:]
-    (line,) = [line for line in run.stdout.splitlines() if line.startswith("engine ")]
-    pids = [int(pid) for pid in line.split()[1:]]
+    pids = left_by_a_killed_front_end(random_checkpoint, "data_parallel_size=2")
     assert len(pids) == 5, "two engines, a worker of each, and what balances their load"
     wait_until_gone(pids)
-
-
-def _title(process: psutil.Process) -> str:
-    try:
-        return " ".join([process.name(), *process.cmdline()])
-    except psutil.Error:
-        return ""

@@ -80,22 +80,32 @@ def test_close_ends_open_requests(speaking: RecordingEngine) -> None:
 
 @pytest.mark.full_model
 def test_a_killed_front_end_takes_its_engine_along(random_checkpoint: Path) -> None:
+    pids = left_by_a_killed_front_end(random_checkpoint)
+    assert len(pids) == 1, "the engine's process is the worker's"
+    wait_until_gone(pids)
+
+
+def left_by_a_killed_front_end(checkpoint: Path, *settings: str) -> list[int]:
+    """vLLM's processes of a front end that was killed; settings as `NAME=VALUE`."""
     code = (
         "import os, sys, psutil; from voxnative import VoxNative\n"
         "if __name__ == '__main__':\n"
-        "    speech = VoxNative(sys.argv[1], max_num_seqs=1)\n"
+        "    settings = dict(pair.split('=') for pair in sys.argv[2:])\n"
+        "    settings = {name: int(value) for name, value in settings.items()}\n"
+        "    speech = VoxNative(sys.argv[1], max_num_seqs=1, **settings)\n"
         "    children = psutil.Process().children(recursive=True)\n"
         "    print('engine', *(p.pid for p in children if 'VLLM' in p.name()), flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     run = subprocess.run(
-        [sys.executable, "-c", code, random_checkpoint], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", code, checkpoint, *settings],
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     assert run.returncode == -9, run.stderr[-2000:]
     (line,) = [line for line in run.stdout.splitlines() if line.startswith("engine ")]
-    pids = [int(pid) for pid in line.split()[1:]]
-    assert len(pids) == 1, "the engine's process is the worker's"
-    wait_until_gone(pids)
+    return [int(pid) for pid in line.split()[1:]]
 
 
 def wait_until_gone(pids: list[int]) -> None:

@@ -16,6 +16,7 @@ import torch
 from tests.checkpoints import load_speech_nets
 from tests.e2e.test_isolation import TOLERANCE, eight_requests
 from tests.engines import RecordingEngine
+from tests.helpers.runtime import title
 from voxnative.config import VoxConfig
 from voxnative.errors import EngineError
 from voxnative.kv_memory import kv_bytes_per_position
@@ -111,7 +112,7 @@ def test_a_recording_becomes_latents(
 def test_a_killed_rank_ends_the_engine(pair: RecordingEngine) -> None:
     """The last test of this engine."""
     processes = psutil.Process().children(recursive=True)
-    (rank,) = [p for p in processes if "Worker_TP1" in _title(p)]
+    (rank,) = [p for p in processes if "Worker_TP1" in title(p)]
     engine = rank.parent()
     assert engine is not None
     raised: list[BaseException] = []
@@ -131,10 +132,3 @@ def test_a_killed_rank_ends_the_engine(pair: RecordingEngine) -> None:
     assert len(raised) == 1
     _, left = psutil.wait_procs([rank, engine], timeout=3 * DEADLINE_S)
     assert not left
-
-
-def _title(process: psutil.Process) -> str:
-    try:
-        return " ".join([process.name(), *process.cmdline()])
-    except psutil.Error:
-        return ""

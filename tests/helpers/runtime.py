@@ -69,7 +69,7 @@ class Server:
     def engines(self) -> list[psutil.Process]:
         """The process of each replica of the engine."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return [child for child in children if "EngineCor" in _title(child)]
+        return [child for child in children if "EngineCor" in title(child)]
 
     def engine(self) -> psutil.Process:
         """The engine's process."""
@@ -86,7 +86,8 @@ class Server:
         raise AssertionError(f"no metric {name} {labels}")
 
 
-def _title(process: psutil.Process) -> str:
+def title(process: psutil.Process) -> str:
+    """A process's name and command line; empty where it is gone."""
     try:
         return " ".join([process.name(), *process.cmdline()])
     except psutil.Error:

@@ -32,6 +32,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,7 @@ import voxnative
 from tests.perf.full_size import write_full_size
 from voxnative.config import VoxConfig
 
+FULL_SIZE = Path(tempfile.gettempdir()) / "voxnative-full-size"
 TINY = Path(voxnative.__file__).parent / "checkpoints" / "tiny"
 
 
@@ -321,7 +323,7 @@ def main() -> None:
     )
     parser.add_argument("parts", nargs="+", choices=[*PARTS, "report", "all"])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--checkpoint", type=Path, default=Path("/tmp/voxnative-full-size"))
+    parser.add_argument("--checkpoint", type=Path, default=FULL_SIZE)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="the shipped checkpoint's sizes")
     parser.add_argument("--again", action="store_true", help="run parts that have a result")
