@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from voxnative.checkpoint import resolve_checkpoint
 from voxnative.config import VoxConfig
@@ -16,13 +17,14 @@ from voxnative.errors import EngineError, InvalidRequestError, ParameterError
 from voxnative.long_request import LongRequest, plan_long
 from voxnative.long_speech import LongRun
 from voxnative.result import SpeechChunk, SpeechResult
-from voxnative.speech_request import RequestBuilder, SpeechRequest
+from voxnative.speech_request import RequestBuilder, SpeechRequest, is_quick
 from voxnative.speech_run import SpeechRun
 from voxnative.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from voxnative.engine.lora_registry import LoadedLoRA, LoRARegistry
 
+T = TypeVar("T")
 _NOT_RUNNING = "the engine is not running: use 'async with' or call start()"
 SHIPPED_CHECKPOINT = Path(__file__).parent / "checkpoints" / "tiny"
 
@@ -150,6 +152,7 @@ class AsyncVoxNative:
         self._loras = LoRARegistry(engine, self.config)
         context_len = engine.model_config.max_model_len
         self._requests = RequestBuilder(self.config, self._tokenizer, context_len)
+        self._requests.n_tokens("a")  # the first text imports the checkpoint's front end
 
     async def close(self) -> None:
         """Stop the engine; open requests end with an error."""
@@ -195,8 +198,8 @@ class AsyncVoxNative:
             lora: name of a loaded adapter.
             arguments: as ``RequestBuilder.build``.
         """
-        adapter = self._adapter(lora)
-        return await asyncio.to_thread(self._builder().build, text, lora=adapter, **arguments)
+        build = self._builder().build
+        return await _in_time(build, text, {**arguments, "lora": self._adapter(lora)})
 
     def _builder(self) -> RequestBuilder:
         if self._requests is None:
@@ -244,8 +247,8 @@ class AsyncVoxNative:
             lora: name of a loaded adapter, for every piece.
             arguments: as ``plan_long``.
         """
-        adapter = self._adapter(lora)
-        return await asyncio.to_thread(plan_long, self._builder(), text, lora=adapter, **arguments)
+        plan = partial(plan_long, self._builder())
+        return await _in_time(plan, text, {**arguments, "lora": self._adapter(lora)})
 
     def run_long(self, request: LongRequest, started: float | None = None) -> LongRun:
         """Make a run of a prepared text; nothing is sent before its chunks are read."""
@@ -313,6 +316,17 @@ class AsyncVoxNative:
         if self._engine is None:
             raise EngineError(_NOT_RUNNING)
         return SpeechRun(self._engine, self.config, request, started or time.perf_counter())
+
+
+async def _in_time(build: Callable[..., T], text: str, arguments: dict[str, Any]) -> T:
+    """Build a request here and now, or in a thread where that takes long.
+
+    Many requests that arrive at once get to the engine one by one this way, the first of them
+    at once, rather than all together when the threads are through with the last.
+    """
+    if is_quick(text, arguments):
+        return build(text, **arguments)
+    return await asyncio.to_thread(build, text, **arguments)
 
 
 def _batch_arguments(item: Any) -> dict[str, Any]:

@@ -32,6 +32,8 @@ from voxnative.units import (
 )
 
 Role = Literal["reference", "prompt"]
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_WHITE_SPACE = re.compile(r"\s+")
 
 
 class Tokenizer(Protocol):
@@ -110,7 +112,8 @@ def build_prompt(
     target_ids = tokenizer.encode(target)
     if not target_ids:
         raise TextError("text", text, "text with characters that the tokenizer knows")
-    text_ids = [*tokenizer.encode(spoken), AUDIO_START_ID]
+    spoken_ids = target_ids if spoken == target else tokenizer.encode(spoken)
+    text_ids = [*spoken_ids, AUDIO_START_ID]
 
     ids: list[int] = []
     spans: list[AudioSpan] = []
@@ -176,9 +179,9 @@ def _clean(field: str, text: str) -> str:
         raise TextError(field, text, "a string")
     if not text.strip():
         raise TextError(field, text, "text with at least one visible character")
-    if any("\ud800" <= char <= "\udfff" for char in text):
+    if _SURROGATE.search(text):
         raise TextError(field, text, "Unicode text without lone surrogates")
-    return re.sub(r"\s+", " ", text)
+    return _WHITE_SPACE.sub(" ", text)
 
 
 def _span(role: Role, offset: int, samples: np.ndarray, patch_samples: int) -> AudioSpan:

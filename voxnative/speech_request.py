@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from voxnative.audio_input import AudioSource, load_audio
 from voxnative.config import VoxConfig
@@ -22,6 +23,24 @@ from voxnative.units import (
 
 if TYPE_CHECKING:
     from voxnative.engine.lora_registry import LoadedLoRA
+
+
+# About a millisecond's work; the most that the event loop is held up for by one text.
+QUICK_CHARS = 400
+
+
+def is_quick(text: Any, arguments: Mapping[str, Any]) -> bool:
+    """Whether a request is built sooner than a thread can be asked to: a short text alone.
+
+    Args:
+        text: what to speak.
+        arguments: as `RequestBuilder.build`.
+    """
+    recordings = arguments.get("reference"), arguments.get("prompt")
+    if arguments.get("normalize") or any(recording is not None for recording in recordings):
+        return False
+    texts = text, arguments.get("description")
+    return sum(len(part) for part in texts if isinstance(part, str)) <= QUICK_CHARS
 
 
 @dataclass(frozen=True)

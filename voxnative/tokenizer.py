@@ -19,7 +19,18 @@ class TextTokenizer:
 
     def __init__(self, llama: Any) -> None:
         self._llama = llama
-        self._chinese_words = {word for word in llama.get_vocab() if _is_chinese_word(word)}
+        # The Python layer above it would go by the tokens' names and back to their ids.
+        self._fast = llama.backend_tokenizer
+        self._fast.no_truncation()
+        self._fast.no_padding()
+        vocabulary = llama.get_vocab()
+        words = {token for token in vocabulary if _is_chinese_word(token)}
+        bare = {token: token.replace(WORD_START, "") for token in vocabulary}
+        self._characters = {
+            vocabulary[token]: llama.convert_tokens_to_ids(list(word))
+            for token, word in bare.items()
+            if word in words
+        }
 
     @classmethod
     def from_dir(cls, path: str | Path) -> TextTokenizer:
@@ -42,14 +53,13 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`; unknown characters become the vocabulary's unknown id."""
-        tokens: list[str] = []
-        for token in self._llama.tokenize(text):
-            word = token.replace(WORD_START, "")
-            if word in self._chinese_words:
-                tokens.extend(word)
-            else:
-                tokens.append(token)
-        return self._llama.convert_tokens_to_ids(tokens)
+        ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
+        if self._characters.keys().isdisjoint(ids):
+            return ids
+        split: list[int] = []
+        for token_id in ids:
+            split.extend(self._characters.get(token_id, (token_id,)))
+        return split
 
 
 def _is_chinese_word(token: str) -> bool:

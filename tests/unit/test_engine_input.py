@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from transformers.feature_extraction_utils import BatchFeature
 from vllm import SamplingParams
+from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
 from voxnative.config import VoxConfig
 from voxnative.engine.engine_input import engine_input, sampling_params, step_params
+from voxnative.engine.processor import WAVEFORM_KEY, audio_fields
 from voxnative.params import SpeechParams
 from voxnative.prompt import SpeechPrompt, build_prompt
 
@@ -79,6 +83,34 @@ def test_the_marker_holds_no_embedding(prompt: SpeechPrompt) -> None:
     (marker,) = engine_input(prompt, "r")["mm_placeholders"]["request_marker"]
     assert marker.offset == len(prompt.token_ids) - 1
     assert (marker.length, marker.get_num_embeds()) == (1, 0)
+
+
+def test_the_items_are_those_of_vllm_s_own_path(prompt: SpeechPrompt) -> None:
+    """As ``MultiModalKwargsItems`` splits what the processor returns."""
+    marker = {"marker": MultiModalFieldConfig.batched("request_marker")}
+    samples = [torch.from_numpy(span.samples) for span in prompt.spans]
+    features = BatchFeature({"marker": [torch.zeros(1)], WAVEFORM_KEY: samples})
+    expected = MultiModalKwargsItems.from_hf_inputs(features, {**audio_fields(), **marker})
+    items = engine_input(prompt, "r")["mm_kwargs"]
+    assert len(samples) == 1
+    assert items == expected
+
+
+def test_what_is_the_same_for_all_requests_is_made_once(prompt: SpeechPrompt) -> None:
+    one, other = engine_input(prompt, "one"), engine_input(prompt, "other")
+    for part in ("mm_kwargs", "mm_placeholders"):
+        assert one[part]["request_marker"][0] is other[part]["request_marker"][0]  # type: ignore[literal-required]
+    assert one["mm_hashes"]["request_marker"] != other["mm_hashes"]["request_marker"]
+    assert one["prompt_token_ids"] is not other["prompt_token_ids"]
+
+
+def test_vllm_copies_no_part_of_the_parameters(tiny_config: VoxConfig) -> None:
+    sampling = sampling_params(SpeechParams(seed=1), 100, tiny_config)
+    copied = sampling.clone()
+    assert copied is not sampling
+    assert copied.extra_args is sampling.extra_args
+    other = sampling_params(SpeechParams(seed=1), 100, tiny_config)
+    assert other.extra_args is not sampling.extra_args
 
 
 def test_stop_rule_as_min_tokens(tiny_config: VoxConfig) -> None:

@@ -20,6 +20,29 @@ def build(tiny_config: VoxConfig, tiny_tokenizer: TextTokenizer):
     return build
 
 
+class Counting:
+    """A tokenizer that counts its calls."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.n_calls = 0
+
+    def encode(self, text: str) -> list[int]:
+        self.n_calls += 1
+        return self._tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("is_continued", [False, True])
+def test_a_text_is_tokenised_once(
+    tiny_config: VoxConfig, tiny_tokenizer: TextTokenizer, is_continued: bool
+) -> None:
+    """A continuation is counted by its own text and spoken behind the prompt's."""
+    tokenizer = Counting(tiny_tokenizer)
+    options = {"prompt": recording(9), "prompt_text": "hello "} if is_continued else {}
+    build_prompt("again", config=tiny_config, tokenizer=tokenizer, **options)  # type: ignore[arg-type]
+    assert tokenizer.n_calls == 1 + is_continued
+
+
 def recording(n_samples: int) -> np.ndarray:
     return np.linspace(0.1, 0.9, n_samples, dtype=np.float32)
 

@@ -10,7 +10,7 @@ import pytest
 
 from voxnative.config import VoxConfig
 from voxnative.errors import InvalidRequestError, ParameterError, TextError
-from voxnative.speech_request import RequestBuilder
+from voxnative.speech_request import QUICK_CHARS, RequestBuilder, is_quick
 from voxnative.tokenizer import TextTokenizer
 
 
@@ -106,3 +106,22 @@ def test_values_out_of_range(english: RequestBuilder, field: str, value: Any) ->
 def test_normalize_makes_words(plain: RequestBuilder, tiny_tokenizer: TextTokenizer) -> None:
     expected = tiny_tokenizer.encode("forty two")
     assert plain.build("42", normalize=True).prompt.token_ids[: len(expected)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "expected"),
+    [
+        ("Hello.", {}, True),
+        ("a" * QUICK_CHARS, {"seed": 1, "reference": None, "normalize": False}, True),
+        ("a" * (QUICK_CHARS + 1), {}, False),
+        ("Hello.", {"description": "a" * QUICK_CHARS}, False),
+        ("Hello.", {"normalize": True}, False),
+        ("Hello.", {"reference": np.zeros(3)}, False),
+        ("Hello.", {"prompt": "voice.wav"}, False),
+        (None, {}, True),  # refused at once
+    ],
+)
+def test_what_is_built_without_a_thread(
+    text: Any, arguments: dict[str, Any], expected: bool
+) -> None:
+    assert is_quick(text, arguments) is expected

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 
 import pytest
 
-from voxnative.text_frontend import SAYABLE, normalize, spell_number
+from tests.perf.load import TEXT
+from voxnative.text_frontend import (
+    RULES,
+    SAYABLE,
+    _spelled_out,
+    is_plain,
+    normalize,
+    spell_number,
+)
 
 
 @pytest.mark.parametrize(
@@ -129,3 +138,39 @@ def test_the_front_end_imports_neither_torch_nor_vllm() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["two", "set()"]
+
+
+def test_prose_passes_the_rules_by() -> None:
+    assert is_plain(TEXT)
+    assert is_plain("Don't go, I said! A tongue-in-cheek answer; was it? No.")
+    assert not any(pattern.search(TEXT) for pattern, _ in RULES)
+
+
+def test_what_passes_the_rules_by_is_what_they_would_leave() -> None:
+    """Texts of pieces that rules look for, most of them not plain."""
+    words = ["the", "a", "I", "x", "B", "Mr", "etc", "no", "st", "St", "e.g", "p", "www", "com"]
+    words += ["o'clock", "'s", "'tis", "NASA", "Hello", "in-cheek", "-", "and-", "-and", "am"]
+    marks = [" "] * 10 + [
+        ", ",
+        ". ",
+        "? ",
+        "! ",
+        "; ",
+        ".",
+        ",",
+        "'",
+        " - ",
+        "-",
+        "  ",
+        " .",
+        "...",
+    ]
+    chance = random.Random(0)
+    n_plain = 0
+    for _ in range(20_000):
+        parts = [chance.choice(words) + chance.choice(marks) for _ in range(chance.randint(1, 5))]
+        text = "".join(parts)
+        if is_plain(text):
+            n_plain += 1
+            assert normalize(text) == _spelled_out(text), text
+    assert n_plain > 2_000

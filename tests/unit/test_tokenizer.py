@@ -53,3 +53,26 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match=f"cannot read the tokenizer in '{tmp_path}'"):
         TextTokenizer.from_dir(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["hello 你好 中国人!", "<|audio_start|>", "h\u00e9", " ", ""])
+def test_ids_are_those_of_the_tokens(chinese: TextTokenizer, text: str) -> None:
+    tokens = chinese._llama.tokenize(text)
+    words = {"你好", "世界", "中国", "中国人"}
+    named = [c for t in tokens for c in (t.strip("▁") if t.strip("▁") in words else [t])]
+    assert chinese.encode(text) == chinese._llama.convert_tokens_to_ids(named)
+
+
+def test_no_setting_of_the_file_cuts_or_pads_a_text(tiny_dir: Path, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    stored = Tokenizer.from_file(str(tiny_dir / "tokenizer.json"))
+    stored.enable_truncation(3)
+    stored.enable_padding(length=9)
+    stored.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_bytes(
+        (tiny_dir / "tokenizer_config.json").read_bytes()
+    )
+    for text in ("h", "hello there"):
+        plain = TextTokenizer.from_dir(tiny_dir).encode(text)
+        assert TextTokenizer.from_dir(tmp_path).encode(text) == plain

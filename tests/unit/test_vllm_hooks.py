@@ -22,9 +22,14 @@ from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 from vllm.model_executor.models.interfaces import SupportsMultiModal
-from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
+from vllm.multimodal.inputs import (
+    MultiModalBatchedField,
+    MultiModalFieldElem,
+    PlaceholderRange,
+)
 from vllm.multimodal.processing import BaseDummyInputsBuilder, BaseMultiModalProcessor
 from vllm.outputs import RequestOutput
+from vllm.sampling_params import SamplingParams
 from vllm.transformers_utils.config import HFConfigParser, register_config_parser
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput
@@ -70,7 +75,9 @@ HOOKS: list[tuple[Callable[..., Any], list[str]]] = [
             "cache_salt",
         ],
     ),
-    (MultiModalKwargsItems.from_hf_inputs, ["hf_inputs", "config_by_key"]),
+    (MultiModalFieldElem, ["data", "field"]),
+    (MultiModalBatchedField, ["keep_on_cpu"]),
+    (SamplingParams.clone, ["self"]),
     (PlaceholderRange, ["offset", "length", "is_embed"]),
     (SupportsMultiModal.embed_multimodal, ["self", "kwargs"]),
     (BaseDummyInputsBuilder.get_dummy_mm_data, ["self", "seq_len", "mm_counts", "mm_options"]),

@@ -1,24 +1,35 @@
 """A :class:`~voxnative.prompt.SpeechPrompt` and its parameters as vLLM takes them."""
 
+from functools import lru_cache
+
 import torch
-from transformers.feature_extraction_utils import BatchFeature
 from vllm import SamplingParams
 from vllm.inputs.engine import MultiModalInput, mm_input
-from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
+from vllm.multimodal.inputs import (
+    MultiModalBatchedField,
+    MultiModalFieldElem,
+    MultiModalKwargsItem,
+    MultiModalKwargsItems,
+    PlaceholderRange,
+)
 from vllm.sampling_params import RequestOutputKind
 
 from voxnative.config import VoxConfig
-from voxnative.engine.processor import AUDIO_MODALITY, WAVEFORM_KEY, audio_fields
+from voxnative.engine.processor import AUDIO_MODALITY, WAVEFORM_KEY
 from voxnative.params import SpeechParams
-from voxnative.prompt import SpeechPrompt
+from voxnative.prompt import AudioSpan, SpeechPrompt
 from voxnative.request_state import StepParams
 
 # Modality of the item that makes a request's blocks its own; see `request_marker`.
 MARKER_MODALITY = "request_marker"
+_MARKER = MultiModalKwargsItem(
+    {"marker": MultiModalFieldElem(torch.zeros(1), MultiModalBatchedField())}
+)
 EXTRA_ARGS_KEY = "voxnative"
 SPEECH_ARGUMENTS = frozenset(("cfg", "timesteps", "temperature"))
 
 
+@lru_cache(maxsize=4096)  # few positions, and its mask's sum is a tensor operation
 def request_marker(last_position: int) -> PlaceholderRange:
     """A placeholder of one position and no embedding, on the last position of the prompt.
 
@@ -42,21 +53,24 @@ def engine_input(prompt: SpeechPrompt, request_id: str) -> MultiModalInput:
 
     Source: vLLM 0.32, ``vllm/inputs/engine.py:mm_input``.
     """
-    marker_fields = {"marker": MultiModalFieldConfig.batched(MARKER_MODALITY)}
-    features = {"marker": [torch.zeros(1)]}
-    if prompt.spans:
-        features[WAVEFORM_KEY] = [torch.from_numpy(span.samples) for span in prompt.spans]
-    items = MultiModalKwargsItems.from_hf_inputs(
-        BatchFeature(features), {**audio_fields(), **marker_fields}
-    )
+    items = {MARKER_MODALITY: [_MARKER]}
     hashes = {MARKER_MODALITY: [f"request-{request_id}"]}
     placeholders = {MARKER_MODALITY: [request_marker(len(prompt.token_ids) - 1)]}
     if prompt.spans:
+        items[AUDIO_MODALITY] = [_audio_item(span) for span in prompt.spans]
         hashes[AUDIO_MODALITY] = [span.digest for span in prompt.spans]
         placeholders[AUDIO_MODALITY] = [
             PlaceholderRange(offset=span.offset, length=span.n_patches) for span in prompt.spans
         ]
-    return mm_input(list(prompt.token_ids), items, hashes, placeholders)
+    return mm_input(list(prompt.token_ids), MultiModalKwargsItems(items), hashes, placeholders)
+
+
+def _audio_item(span: AudioSpan) -> MultiModalKwargsItem:
+    """One recording, as ``processor.audio_fields`` describes it."""
+    samples = torch.from_numpy(span.samples)
+    return MultiModalKwargsItem(
+        {WAVEFORM_KEY: MultiModalFieldElem(samples, MultiModalBatchedField())}
+    )
 
 
 def sampling_params(params: SpeechParams, n_max_steps: int, config: VoxConfig) -> SamplingParams:
@@ -80,6 +94,7 @@ def sampling_params(params: SpeechParams, n_max_steps: int, config: VoxConfig) -
         ignore_eos=True,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
+        skip_clone=True,  # made for one request; vLLM would copy every part of it
         extra_args={
             EXTRA_ARGS_KEY: {
                 "cfg": params.cfg,
