@@ -112,15 +112,15 @@ class Job:
                 n_repeats=30 if self.is_cuda else 3,
             )
 
-        precision = "tf32" if self.is_cuda else "fp32"
+        precision = "fp16" if self.is_cuda else "fp32"
         tables = {
             name: run(precision, kernels, fp8=False, compiles=False)
             for name, kernels in self._kernel_choices()
         }
         if self.is_cuda and self.arguments.full:
-            tables["fp16 VAE"] = run("fp16", True, fp8=False, compiles=False)
-            tables["compiled"] = run("tf32", False, fp8=False, compiles=True)
-            tables["fp8 DiT"] = run("tf32", True, fp8=True, compiles=False)
+            tables["tf32 VAE"] = run("tf32", True, fp8=False, compiles=False)
+            tables["compiled"] = run("fp16", False, fp8=False, compiles=True)
+            tables["fp8 DiT"] = run("fp16", True, fp8=True, compiles=False)
         return tables
 
     def part_tiny(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def parts_report(
     estimator = nets.feat_decoder.estimator
     if compiles:
         compile_local_networks(nets)
-    decoder = StreamDecoder(nets.audio_vae, vae_precision)
+    decoder = StreamDecoder(nets.audio_vae, vae_precision, kernels=kernels)
     P, D = config.patch_size, config.feat_dim
     T = estimator.n_head_tokens + 2 * P
     plan = FlowPlan(estimator, N_TIMESTEPS, device, mean_mode=config.dit_mean_mode)

@@ -24,7 +24,7 @@ async def behaviour(speech: AsyncVoxNative) -> dict[str, Any]:
     """Alone and in a batch, other numbers of timesteps, references, an early end.
 
     Raises:
-        AssertionError: a request left state behind.
+        AssertionError: a request was another in a batch than alone, or left state behind.
     """
 
     async def speak(index: int, **arguments: Any) -> SpeechResult:
@@ -51,6 +51,7 @@ async def behaviour(speech: AsyncVoxNative) -> dict[str, Any]:
     report["lengths_within_a_patch"] = all(abs(a - b) <= 1 for a, b in pairs)
     print(report, flush=True)
     assert left == [], left
+    assert report["lengths_within_a_patch"], pairs
     return report
 
 

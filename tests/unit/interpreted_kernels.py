@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from voxnative.config import LMConfig, VAEConfig
-from voxnative.nn import fused_kernels
+from voxnative.nn import local_kernels
 from voxnative.nn.audio_vae import AudioVAE
 from voxnative.nn.blocks import TransformerStack
 from voxnative.nn.cfm import GUIDE_EPS, guide
 from voxnative.nn.fused import FusedStack
 from voxnative.nn.fused_vae import FusedDecoder
-from voxnative.nn.local_kernels import Tile, euler_step, skinny_linear
+from voxnative.nn.local_kernels import euler_step, heads_a_program
 from voxnative.nn.lora import AdapterRows, NetAdapters
 from voxnative.nn.rope import apply_rope, rope_tables
 from voxnative.nn.rope_kernel import rotate_in_place
@@ -62,17 +62,24 @@ def largest(x: Tensor, y: Tensor) -> float:
     return float((x - y).abs().max() / y.abs().max())
 
 
-@pytest.mark.parametrize("few", [True, False], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("few", [True, False], ids=["few programs", "many programs"])
 def test_kernels_give_the_same(
     few: bool, stack: TransformerStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_kernels, "MAX_SKINNY_ROWS", 128 if few else 0)
+    """Each head in a program of its own, and those that share keys together."""
+    monkeypatch.setattr(local_kernels, "_MANY_PROGRAMS", 1000 if few else 1)
+    assert heads_a_program(2, 4, 2) == (1 if few else 2)
     x = torch.randn(2, 11, stack.norm.weight.shape[0])
     assert largest(FusedStack(stack, kernels=True)(x), stack(x)) < 1e-5
 
 
+def test_heads_that_share_keys_come_together_where_there_are_many() -> None:
+    assert [heads_a_program(n, 16, 2) for n in (2, 32, 128, 800)] == [1, 2, 8, 8]
+    assert heads_a_program(800, 12, 2) == 2  # six share keys: two at a time
+    assert heads_a_program(800, 4, 4) == 1
+
+
 def test_adapters_add_to_the_products(stack: TransformerStack) -> None:
-    """Few rows too: the skinny products have norm and gate in them."""
     stack, rows = copy.deepcopy(stack), AdapterRows()
     adapters = NetAdapters(stack, rows, lambda path: True, 2, 4)
     pairs = {
@@ -100,24 +107,6 @@ def test_kernels_without_positions(stack: TransformerStack) -> None:
     assert largest(blind(x), stack(x)) > 1e-3
 
 
-@pytest.mark.parametrize("n_rows", [17, 70])
-def test_skinny_products_of_any_number_of_rows(n_rows: int) -> None:
-    """Sizes that no tile divides; more rows than one program holds."""
-    generator = torch.Generator().manual_seed(n_rows)
-    x = torch.randn(n_rows, 72, generator=generator)
-    weight = torch.randn(2 * 40, 72, generator=generator)
-    gain = torch.randn(72, generator=generator)
-    residual = torch.randn(n_rows, 80, generator=generator)
-    tile = Tile(n=16, k=32)
-    normed = x * torch.rsqrt(x.square().mean(1, keepdim=True) + 1e-5) * gain
-
-    got = skinny_linear(x, weight, tile, residual=residual, branch_scale=0.5)
-    assert largest(got, residual + 0.5 * x @ weight.t()) < 1e-5
-    got = skinny_linear(x, weight, tile, gain=gain, eps=1e-5, gated=True)
-    gate, up = (normed @ weight.t()).chunk(2, dim=1)
-    assert largest(got, torch.nn.functional.silu(gate) * up) < 1e-5
-
-
 def test_rotation_in_place_leaves_values_alone() -> None:
     cos, sin = rope_tables(CONFIG, 40)
     positions = torch.tensor([0, 7, 39])
@@ -140,8 +129,14 @@ def test_an_euler_step_with_guidance() -> None:
 
 
 def test_the_last_positions_alone(stack: TransformerStack) -> None:
-    x = torch.randn(2, 11, stack.norm.weight.shape[0])
-    assert largest(FusedStack(stack, kernels=True).last(x, 4), stack(x)[:, -4:]) < 1e-5
+    """The input stays as it is: the solver keeps it for the next timestep."""
+    two = copy.deepcopy(stack)
+    two.layers.append(copy.deepcopy(stack.layers[0]))
+    for plain in (stack, two):
+        x = torch.randn(2, 11, stack.norm.weight.shape[0])
+        before = x.clone()
+        assert largest(FusedStack(plain, kernels=True).last(x, 4), plain(x)[:, -4:]) < 1e-5
+        assert torch.equal(x, before)
 
 
 def test_the_decoder_in_chunks_on_kernels() -> None:
@@ -160,9 +155,9 @@ def test_the_decoder_in_chunks_on_kernels() -> None:
             parameter.copy_(1.0 + 0.3 * torch.randn_like(parameter))
     plain, fused = StreamDecoder(vae), StreamDecoder(vae, kernels=True)
     assert isinstance(fused._run, FusedDecoder)
-    tails = [init_stream(vae, 1), init_stream(vae, 1)]
+    tails = [init_stream(vae, 2), init_stream(vae, 2)]
     for _ in range(2):
-        latents = torch.randn(1, 4, 6)
+        latents = torch.randn(2, 4, 6)
         expected, tails[0] = plain.decode(latents, tails[0])
         wave, tails[1] = fused.decode(latents, tails[1])
         assert expected.std() > 0.1

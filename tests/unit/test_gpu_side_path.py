@@ -24,7 +24,7 @@ from voxnative.side_path import LiveRequest, SidePath, StepSamples
 pytestmark = [pytest.mark.full_model, pytest.mark.hardware_test(res="cuda", num_cards=1)]
 
 TINY = Path(voxnative.__file__).parent / "checkpoints" / "tiny"
-N_SLOTS = 80  # more rows than one program of a skinny product holds
+N_SLOTS = 80
 N_TIMESTEPS = 6
 
 

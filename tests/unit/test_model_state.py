@@ -6,6 +6,8 @@ The runner itself needs a GPU; here its part is played by batches built by hand.
 from __future__ import annotations
 
 import copy
+import dataclasses
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,19 @@ from vllm.distributed import (
 )
 from vllm.multimodal.inputs import MultiModalFeatureSpec
 from vllm.v1.core.sched.output import NewRequestData
-from vllm.v1.worker.gpu.input_batch import InputBatch
+from vllm.v1.worker.gpu import cudagraph_utils
+from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers
 from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
 
-from voxnative.engine.engine_config import MAX_GRAPH_TOKENS, use_full_graphs
+from voxnative.engine.engine_config import (
+    KEY_SPLITS,
+    MAX_ENCODED_PATCHES,
+    MAX_GRAPH_TOKENS,
+    use_full_graphs,
+)
 from voxnative.engine.engine_input import engine_input, sampling_params
 from voxnative.engine.model import VoxCPM2ForSpeech
-from voxnative.engine.model_state import SpeechModelState
+from voxnative.engine.model_state import SpeechModelState, with_captured_query_len
 from voxnative.params import SpeechParams
 from voxnative.prompt import SpeechPrompt, build_prompt
 from voxnative.tokenizer import TextTokenizer
@@ -316,13 +324,36 @@ def test_graph_settings_that_were_left_open_are_filled(vllm_config: VllmConfig) 
     compilation = config.compilation_config
     compilation.mode = compilation.cudagraph_mode = None
     compilation.cudagraph_capture_sizes = compilation.max_cudagraph_capture_size = None
-    config.scheduler_config.max_num_seqs = 64
+    scheduler, attention = config.scheduler_config, config.attention_config
+    scheduler.max_num_seqs = 64
+    scheduler.max_num_batched_tokens = scheduler.max_num_encoder_input_tokens = 3000
     use_full_graphs(config)
     assert compilation.mode == CompilationMode.NONE
     assert compilation.cudagraph_mode == CUDAGraphMode.FULL
+    assert compilation.cudagraph_capture_sizes[-1] == 3000
+    assert scheduler.max_num_encoder_input_tokens == MAX_ENCODED_PATCHES
+    assert attention.flash_attn_max_num_splits_for_cuda_graph == KEY_SPLITS
+    compilation.cudagraph_capture_sizes = compilation.max_cudagraph_capture_size = None
+    scheduler.max_num_batched_tokens = 2 * MAX_GRAPH_TOKENS
+    use_full_graphs(config)
     assert compilation.cudagraph_capture_sizes[-1] == MAX_GRAPH_TOKENS
     compilation.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
     compilation.cudagraph_capture_sizes = [1, 2]
+    attention.flash_attn_max_num_splits_for_cuda_graph = 4
     use_full_graphs(config)
     assert compilation.cudagraph_mode == CUDAGraphMode.FULL_DECODE_ONLY
     assert compilation.cudagraph_capture_sizes == [1, 2]
+    assert attention.flash_attn_max_num_splits_for_cuda_graph == 4
+
+
+def test_replays_of_mixed_graphs_keep_the_query_length_of_their_capture() -> None:
+    """vLLM captures them for one query of all tokens, also where each request decodes one."""
+    cpu = torch.device("cpu")
+    buffers = InputBuffers(max_num_reqs=8, max_num_tokens=32, device=cpu)
+    decode = InputBatch.make_dummy(4, 4, buffers)
+    assert int(decode.num_scheduled_tokens.max()) == 1
+    assert decode.max_query_len is None
+    padded = dataclasses.replace(decode, num_tokens_after_padding=8)
+    assert with_captured_query_len(padded).max_query_len == 8
+    capture = inspect.getsource(cudagraph_utils.prepare_inputs_to_capture)
+    assert "max_query_len = num_tokens\n" in capture

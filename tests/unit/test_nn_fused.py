@@ -46,6 +46,11 @@ def test_folded_weights_give_the_same(stack: TransformerStack) -> None:
     assert largest(FusedStack(stack, kernels=False)(x), stack(x)) < 1e-5
 
 
+def test_the_last_positions_alone(stack: TransformerStack) -> None:
+    x = torch.randn(3, 11, stack.norm.weight.shape[0])
+    assert largest(FusedStack(stack, kernels=False).last(x, 4), stack(x)[:, -4:]) < 1e-5
+
+
 def test_eight_bit_weights_are_close(stack: TransformerStack) -> None:
     matrix, x = torch.randn(48, 96), torch.randn(7, 96)
     error = largest(quantize_rows(matrix).product(x), x @ matrix.t())
@@ -110,4 +115,4 @@ def test_kernels_in_tritons_interpreter(repo: Path) -> None:
         timeout=550,
     )
     assert done.returncode == 0, done.stdout[-4000:]
-    assert "10 passed" in done.stdout
+    assert "9 passed" in done.stdout

@@ -15,9 +15,9 @@ def test_defaults_and_values() -> None:
     assert SpeechOptions.from_additional_config({}) == SpeechOptions()
     section = {"voxnative_engine": {"compile_solver": True}, "somebody_else": 1}
     assert SpeechOptions.from_additional_config(section).compile_solver
-    section = {"voxnative_engine": {"graph_timesteps": [10, 6, 10], "vae_precision": "fp16"}}
+    section = {"voxnative_engine": {"graph_timesteps": [10, 6, 10], "vae_precision": "tf32"}}
     options = SpeechOptions.from_additional_config(section)
-    assert (options.graph_timesteps, options.vae_precision) == ((10, 6), "fp16")
+    assert (options.graph_timesteps, options.vae_precision) == ((10, 6), "tf32")
 
 
 @pytest.mark.parametrize(

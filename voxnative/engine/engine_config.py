@@ -1,5 +1,7 @@
 """Engine settings that a VoxCPM2 model needs, applied by vLLM while it builds its configuration."""
 
+import os
+
 from vllm.config import VllmConfig
 from vllm.config.compilation import CompilationMode, CUDAGraphMode
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
@@ -16,9 +18,16 @@ CPU_WORKER = "voxnative.engine.worker_cpu.SpeechCPUWorker"
 CUDA_WORKER = "voxnative.engine.worker_gpu.SpeechGPUWorker"
 ADMISSION = "voxnative.engine.admission:SpeechAdmission"
 ADMISSION_V2 = "voxnative.engine.admission:SpeechAdmissionV2"
-# Tokens of one step up to which the language models replay a graph: decoding rows and prompts
-# together, so that arriving requests do not slow the others down.
-MAX_GRAPH_TOKENS = 512
+# Tokens of one step on CUDA: the prompts of 64 requests that arrive together fit into one.
+MAX_STEP_TOKENS = 8192
+# Tokens of one step up to which the language models replay a graph, decoding rows and prompts
+# together: launched one by one, their 36 layers keep the host busy for 30 to 60 ms a step.
+MAX_GRAPH_TOKENS = MAX_STEP_TOKENS
+# Patches of given audio that are encoded in one step; the rest waits for the next ones.
+MAX_ENCODED_PATCHES = 2048
+# FlashAttention 3 keeps a partial result of every token for each split of the keys it may make in
+# a graph: 2 GB for vLLM's 32 splits of 8,192 tokens. Eight keep a GPU busy at our lengths.
+VLLM_KEY_SPLITS, KEY_SPLITS = 32, 8
 
 
 class SpeechEngineConfig(VerifyAndUpdateConfig):
@@ -77,6 +86,9 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
             else:
                 share_cores(parallel)
         elif current_platform.is_cuda():
+            # A forked child waits for ever in its first parallel CPU operation if the parent has
+            # had one (OpenMP's threads do not survive the fork).
+            os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
             use_full_graphs(vllm_config)
         if parallel.worker_cls == "auto":
             parallel.worker_cls = worker_class()
@@ -108,11 +120,17 @@ def use_full_graphs(vllm_config: VllmConfig) -> None:
         compilation.mode = CompilationMode.NONE
     if compilation.cudagraph_mode is None:
         compilation.cudagraph_mode = CUDAGraphMode.FULL
+    attention, scheduler = vllm_config.attention_config, vllm_config.scheduler_config
+    if attention.flash_attn_max_num_splits_for_cuda_graph == VLLM_KEY_SPLITS:
+        attention.flash_attn_max_num_splits_for_cuda_graph = KEY_SPLITS
+    scheduler.max_num_encoder_input_tokens = min(
+        MAX_ENCODED_PATCHES, scheduler.max_num_encoder_input_tokens
+    )
     sizes_are_open = (
         compilation.cudagraph_capture_sizes is None
         and compilation.max_cudagraph_capture_size is None
     )
     if sizes_are_open:
-        largest = min(MAX_GRAPH_TOKENS, vllm_config.scheduler_config.max_num_batched_tokens)
-        largest = max(largest, vllm_config.scheduler_config.max_num_seqs)
+        largest = min(MAX_GRAPH_TOKENS, scheduler.max_num_batched_tokens)
+        largest = max(largest, scheduler.max_num_seqs)
         compilation.cudagraph_capture_sizes = batch_buckets(largest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from einops import rearrange
 from torch import nn
 from vllm.config import VllmConfig
+from vllm.config.compilation import CUDAGraphMode
 from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.worker.gpu.input_batch import InputBatch
@@ -60,7 +62,7 @@ class SpeechModelState(DefaultModelState):
             StreamDecoder(
                 speech.audio_vae,
                 options.vae_precision if is_cuda else "fp32",
-                kernels=options.vae_kernels,
+                kernels=use_kernels if options.vae_kernels is None else options.vae_kernels,
             ),
             paged.config,
             n_slots=self.max_num_reqs,
@@ -132,6 +134,26 @@ class SpeechModelState(DefaultModelState):
             embeds[tokens].copy_(self.replays[request_id][history])
         return embeds[: input_batch.num_tokens_after_padding]
 
+    # Attention.
+
+    def prepare_attn(
+        self, input_batch: InputBatch, cudagraph_mode: CUDAGraphMode, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        """As the stock state, with the query length that the replayed graph was captured with.
+
+        A graph of mixed steps (``CUDAGraphMode.FULL``) is captured for one query as long as all
+        its tokens, and replays pure decode steps too. FlashAttention 3's schedule is made before
+        the replay, and vLLM 0.32 makes it for the step's own longest query. For a length of one
+        it has another layout, which the captured kernel misreads: decoding requests get garbage.
+
+        Source: vLLM 0.32, ``vllm/v1/worker/gpu/cudagraph_utils.py`` (``prepare_inputs_to_capture``)
+        and ``vllm/v1/attention/backends/flash_attn.py``.
+        """
+        has_mixed_graphs = self.vllm_config.compilation_config.cudagraph_mode == CUDAGraphMode.FULL
+        if cudagraph_mode == CUDAGraphMode.FULL and has_mixed_graphs:
+            input_batch = with_captured_query_len(input_batch)
+        return super().prepare_attn(input_batch, cudagraph_mode, *args, **kwargs)
+
     # The step.
 
     def speak(
@@ -177,3 +199,10 @@ class SpeechModelState(DefaultModelState):
             patches = rows[-config.family.n_context_patches :, config.lm.hidden_size :]
             context = rearrange(patches, "n (p d) -> n p d", p=config.patch_size)
             self.side_path.prime(request_id, context)
+
+
+def with_captured_query_len(batch: InputBatch) -> InputBatch:
+    """The batch with the longest query that a graph of mixed steps was captured for: all tokens."""
+    if batch.max_query_len is not None:
+        return batch
+    return dataclasses.replace(batch, max_query_len=batch.num_tokens_after_padding)

@@ -20,8 +20,9 @@ class SpeechOptions:
             `kernels` is off, else not. On a CPU it saves a third of the solver's time but costs a
             minute or more of compilation at every start (plan/LOG.md). Not with LoRA adapters.
         kernels: our Triton kernels in the local networks. None: on CUDA.
-        vae_precision: of the AudioVAE's decoder on CUDA: "fp32", "tf32" or "fp16".
-        vae_kernels: our Triton kernels in the AudioVAE's decoder (CUDA).
+        vae_precision: of the AudioVAE's decoder on CUDA: "fp32", "tf32" or "fp16" (60 dB and more
+            against fp32).
+        vae_kernels: our Triton kernels in the AudioVAE's decoder. None: as `kernels`.
         fp8_dit: weights of the local DiT in 8-bit floats (CUDA, capability 8.9 or above).
         graph_timesteps: numbers of timesteps whose step is captured as CUDA graphs at start;
             other numbers run without a graph.
@@ -29,8 +30,8 @@ class SpeechOptions:
 
     compile_solver: bool | None = None
     kernels: bool | None = None
-    vae_precision: str = "tf32"
-    vae_kernels: bool = False
+    vae_precision: str = "fp16"
+    vae_kernels: bool | None = None
     fp8_dit: bool = False
     graph_timesteps: tuple[int, ...] = (DEFAULT_TIMESTEPS,)
 

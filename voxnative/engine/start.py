@@ -9,7 +9,7 @@ from vllm.platforms import current_platform
 
 from voxnative.config import VoxConfig
 from voxnative.engine.async_engine import SpeechAsyncLLM
-from voxnative.engine.engine_config import CPU_KV_BLOCK
+from voxnative.engine.engine_config import CPU_KV_BLOCK, MAX_STEP_TOKENS
 from voxnative.kv_memory import kv_bytes_per_position
 
 PARALLEL = ("tensor_parallel_size", "data_parallel_size")
@@ -52,6 +52,8 @@ def engine_settings(
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         share = total // (4 * tensor_parallel_size * data_parallel_size)
         kv_cache_memory_bytes = kv_cache_memory_bytes or min(wanted, share)
+    else:
+        settings["max_num_batched_tokens"] = MAX_STEP_TOKENS
     if kv_cache_memory_bytes is not None:
         settings["kv_cache_memory_bytes"] = kv_cache_memory_bytes
     return settings

@@ -2,7 +2,8 @@
 
 A layer's query, key and value weights become one matrix, gate and up another; each projection
 then is one product. What stands between the products runs in plain torch, or in the Triton
-kernels of ``local_kernels`` on a GPU, where a step of a few rows costs little but launches.
+kernels of ``local_kernels`` on a GPU, where a step of a few rows costs little but launches. The
+last layer runs its MLP on the wanted tokens only.
 LoRA adapters add to the products' outputs; where none may come, nothing is added to the work.
 """
 
@@ -73,12 +74,35 @@ class FusedLayer(nn.Module):
             low_rank.add(y, x, T)
         return y
 
-    def forward(self, x: Tensor, T: int, rope: tuple[Tensor, Tensor] | None) -> Tensor:
-        """[B * T, H] -> [B * T, H]."""
+    def forward(
+        self,
+        x: Tensor,
+        T: int,
+        rope: tuple[Tensor, Tensor] | None,
+        n_last: int,
+        *,
+        owns_input: bool = False,
+    ) -> Tensor:
+        """One layer over sequences of T tokens.
+
+        Args:
+            x: [B * T, H].
+            T: tokens of a sequence.
+            rope: cosines and sines [T, head_dim], or None.
+            n_last: tokens at the end of each sequence that are wanted.
+            owns_input: x may be written over.
+
+        Returns:
+            [B * n_last, H].
+        """
+        del owns_input  # of use to layers that add in place
         attended = self.attend(self.product("qkv", self.norm(x, self.attention_gain), T), T, rope)
-        x = torch.add(x, self.product("out", attended, T), alpha=self.branch_scale)
-        gate, up = self.product("gate_up", self.norm(x, self.mlp_gain), T).chunk(2, dim=-1)
-        return torch.add(x, self.product("down", F.silu(gate) * up, T), alpha=self.branch_scale)
+        if n_last < T:
+            x, attended = last_rows(x, T, n_last), last_rows(attended, T, n_last)
+        x = torch.add(x, self.product("out", attended, n_last), alpha=self.branch_scale)
+        gate, up = self.product("gate_up", self.norm(x, self.mlp_gain), n_last).chunk(2, dim=-1)
+        branch = self.product("down", F.silu(gate) * up, n_last)
+        return torch.add(x, branch, alpha=self.branch_scale)
 
     def norm(self, x: Tensor, gain: Tensor) -> Tensor:
         """RMS norm with the statistics in fp32, as `blocks.RMSNorm`."""
@@ -95,6 +119,11 @@ class FusedLayer(nn.Module):
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), enable_gqa=True
         )  # [B, heads, T, hd]
         return mixed.transpose(1, 2).reshape(qkv.shape[0], -1)
+
+
+def last_rows(x: Tensor, T: int, n_last: int) -> Tensor:
+    """Rows of the last tokens of each sequence: [B * T, N] -> a copy [B * n_last, N]."""
+    return x.view(-1, T, x.shape[1])[:, T - n_last :].reshape(-1, x.shape[1])
 
 
 class FusedStack(nn.Module):
@@ -131,15 +160,15 @@ class FusedStack(nn.Module):
         B, T, H = x.shape
         rope = None if self.cos is None or self.sin is None else (self.cos[:T], self.sin[:T])
         flat = x.reshape(B * T, H)
-        for layer in self.layers:
-            flat = layer(flat, T, rope)
-        wanted = flat.view(B, T, H)[:, T - n_last :].reshape(B * n_last, H)
+        for i, layer in enumerate(self.layers):
+            n = n_last if i == len(self.layers) - 1 else T
+            flat = layer(flat, T, rope, n, owns_input=i > 0)
         if self.kernels:
             from voxnative.nn.local_kernels import rms_norm
 
-            normed = rms_norm(wanted, self.norm.weight, self.norm.eps)
+            normed = rms_norm(flat, self.norm.weight, self.norm.eps)
         else:
-            normed = self.norm(wanted)
+            normed = self.norm(flat)
         return normed.view(B, n_last, H)
 
 

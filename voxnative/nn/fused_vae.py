@@ -86,21 +86,32 @@ class FusedDecoder:
         old, new = iter(tails), []
         context = torch.cat((next(old), latents.transpose(1, 2)), dim=-1)
         new.append(context[..., -self.first.n_tail :])
-        x = torch.matmul(self.widen, self.first.advance(context))
+        # From here on [C, B, n]: a product reads its weights once for all streams.
+        x = _mix(self.widen, self.first.advance(context).transpose(0, 1).contiguous())
         for block in self.blocks:
-            context = snake_context(x, block.scale, block.offset, next(old), block.alpha)
-            new.append(context[..., -1:])
-            x = combine_spread(torch.matmul(block.spread, context), block.bias, block.stride)
+            n = x.shape[2]
+            context = snake_context(
+                x, block.scale, block.offset, next(old), block.alpha, by_stream=False
+            )
+            new.append(context[..., n : n + 1].transpose(0, 1))
+            x = combine_spread(_mix(block.spread, context), block.bias, block.stride, n)
             for u in block.units:
                 y, tail = residual_taps(
                     x, u.offset, next(old), u.taps, u.taps_bias, u.dilation, u.alpha1, u.alpha2
                 )
                 new.append(tail)
-                x = torch.baddbmm(x, u.mix.expand(B, -1, -1), y)
-        context = snake_context(x, self.last_scale, self.last_offset, next(old), self.last_alpha)
+                x.view(len(x), -1).addmm_(u.mix, y.view(len(y), -1))
+        context = snake_context(
+            x, self.last_scale, self.last_offset, next(old), self.last_alpha, by_stream=True
+        )
         new.append(context[..., -self.last.n_tail :])
         wave = torch.tanh(F.conv1d(context, self.last.weight, self.last.bias))
-        return wave.squeeze(1), new
+        return wave.view(B, -1), new
+
+
+def _mix(weight: Tensor, x: Tensor) -> Tensor:
+    """1x1 convolution: [C_out, C_in], [C_in, B, n] -> [C_out, B, n]."""
+    return torch.mm(weight, x.view(len(x), -1)).view(len(weight), *x.shape[1:])
 
 
 def _fold_block(layer: Any, scale: Tensor, offset: Tensor) -> _Block:

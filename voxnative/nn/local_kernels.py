@@ -1,88 +1,68 @@
-"""Triton kernels of the local transformers: what stands between the products, and small products.
+"""Triton kernels of the local transformers: what stands between the matrix products.
 
-A sequence is one patch: 5 tokens in the encoder, 11 in the DiT. One program attends one head of
-one sequence. The skinny products stream the weights once through all processors for up to
-``MAX_SKINNY_ROWS`` rows, where a general matrix product leaves most of the device idle; norm,
-gate and residual ride along. Each output is reduced in one fixed order, whatever else is in the
-batch of the same size.
+A sequence is one patch: 5 tokens in the encoder, 11 in the DiT. The products are the library's at
+any number of rows: skinny products of our own, with norm, gate and residual in them, took up to
+twice its time on an H200 (plan/LOG.md).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Tile:
-    """Launch shape of a skinny product.
-
-    Attributes:
-        n: output columns a program.
-        k: input columns a loop iteration.
-        warps: warps a program.
-        stages: depth of the software pipeline.
-    """
-
-    n: int
-    k: int
-    warps: int = 4
-    stages: int = 4
-
-
-MAX_SKINNY_ROWS = 128  # above it the general product of the library is faster
+# Programs of the attention that fill a large GPU (132 processors on an H200) about twice.
+_MANY_PROGRAMS = 256
 
 
 @triton.jit
 def _attend_kernel(
     qkv_ptr, cos_ptr, sin_ptr, out_ptr, scale,
-    T: tl.constexpr, T_PAD: tl.constexpr, HEAD: tl.constexpr,
-    N_HEADS: tl.constexpr, N_KV: tl.constexpr, HAS_ROPE: tl.constexpr, PRECISION: tl.constexpr,
+    T: tl.constexpr, T_PAD: tl.constexpr, HEAD: tl.constexpr, N_HEADS: tl.constexpr,
+    N_KV: tl.constexpr, GROUP: tl.constexpr, HAS_ROPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One head of one sequence: rope, softmax over T tokens, mix."""
-    sequence, head = tl.program_id(0), tl.program_id(1)
-    kv_head = head // (N_HEADS // N_KV)
+    """GROUP heads of one sequence that share keys: rope, softmax over T tokens, mix."""
+    sequence, first_head = tl.program_id(0), tl.program_id(1) * GROUP
+    kv_head = first_head // (N_HEADS // N_KV)
     width = (N_HEADS + 2 * N_KV) * HEAD
     half: tl.constexpr = HEAD // 2
-    t = tl.arange(0, T_PAD)
-    d = tl.arange(0, half)
-    is_token = (t < T)[:, None]
-    rows = (sequence * T + t)[:, None] * width
+    d, wide, t = tl.arange(0, half), tl.arange(0, HEAD), tl.arange(0, T_PAD)
+    row = tl.arange(0, GROUP * T_PAD)  # head by head, T_PAD tokens each
+    token, head = row % T_PAD, first_head + row // T_PAD
+    is_query, is_key = (token < T)[:, None], (t < T)[:, None]
     dtype = out_ptr.dtype.element_ty
 
-    q_at = rows + head * HEAD + d[None, :]
-    k_at = rows + (N_HEADS + kv_head) * HEAD + d[None, :]
-    q1 = tl.load(qkv_ptr + q_at, mask=is_token, other=0.0)
-    q2 = tl.load(qkv_ptr + q_at + half, mask=is_token, other=0.0)
-    k1 = tl.load(qkv_ptr + k_at, mask=is_token, other=0.0)
-    k2 = tl.load(qkv_ptr + k_at + half, mask=is_token, other=0.0)
+    q_at = ((sequence * T + token) * width + head * HEAD)[:, None] + d[None, :]
+    k_at = ((sequence * T + t) * width + (N_HEADS + kv_head) * HEAD)[:, None] + d[None, :]
+    q1 = tl.load(qkv_ptr + q_at, mask=is_query, other=0.0)
+    q2 = tl.load(qkv_ptr + q_at + half, mask=is_query, other=0.0)
+    k1 = tl.load(qkv_ptr + k_at, mask=is_key, other=0.0)
+    k2 = tl.load(qkv_ptr + k_at + half, mask=is_key, other=0.0)
     if HAS_ROPE:
+        # The tables' halves are equal: pairs (d, d + HEAD / 2) turn by one angle.
+        at = token[:, None] * HEAD + d[None, :]
+        cos = tl.load(cos_ptr + at, mask=is_query, other=0.0)
+        sin = tl.load(sin_ptr + at, mask=is_query, other=0.0)
+        a, b = q1.to(tl.float32), q2.to(tl.float32)
+        q1 = (a * cos - b * sin).to(dtype)
+        q2 = (b * cos + a * sin).to(dtype)
         at = t[:, None] * HEAD + d[None, :]
-        c1 = tl.load(cos_ptr + at, mask=is_token, other=0.0)
-        c2 = tl.load(cos_ptr + at + half, mask=is_token, other=0.0)
-        s1 = tl.load(sin_ptr + at, mask=is_token, other=0.0)
-        s2 = tl.load(sin_ptr + at + half, mask=is_token, other=0.0)
-        qa, qb = q1.to(tl.float32), q2.to(tl.float32)
-        ka, kb = k1.to(tl.float32), k2.to(tl.float32)
-        q1 = (qa * c1 - qb * s1).to(dtype)
-        q2 = (qb * c2 + qa * s2).to(dtype)
-        k1 = (ka * c1 - kb * s1).to(dtype)
-        k2 = (kb * c2 + ka * s2).to(dtype)
+        cos = tl.load(cos_ptr + at, mask=is_key, other=0.0)
+        sin = tl.load(sin_ptr + at, mask=is_key, other=0.0)
+        a, b = k1.to(tl.float32), k2.to(tl.float32)
+        k1 = (a * cos - b * sin).to(dtype)
+        k2 = (b * cos + a * sin).to(dtype)
     scores = tl.dot(q1, tl.trans(k1), input_precision=PRECISION)
     scores = tl.dot(q2, tl.trans(k2), scores, input_precision=PRECISION) * scale
     scores = tl.where((t < T)[None, :], scores, float("-inf"))
     weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
     weights = weights / tl.sum(weights, axis=1)[:, None]
-    wide = tl.arange(0, HEAD)
-    v_at = rows + (N_HEADS + N_KV + kv_head) * HEAD + wide[None, :]
-    v = tl.load(qkv_ptr + v_at, mask=is_token, other=0.0)
+    v_at = ((sequence * T + t) * width + (N_HEADS + N_KV + kv_head) * HEAD)[:, None]
+    v = tl.load(qkv_ptr + v_at + wide[None, :], mask=is_key, other=0.0)
     mixed = tl.dot(weights.to(dtype), v, input_precision=PRECISION)
-    out_at = (sequence * T + t)[:, None] * (N_HEADS * HEAD) + head * HEAD + wide[None, :]
-    tl.store(out_ptr + out_at, mixed.to(dtype), mask=is_token)
+    out_at = ((sequence * T + token) * N_HEADS + head) * HEAD
+    tl.store(out_ptr + out_at[:, None] + wide[None, :], mixed.to(dtype), mask=is_query)
 
 
 @triton.jit
@@ -107,56 +87,6 @@ def _gate_kernel(gate_up_ptr, out_ptr, F: tl.constexpr, BLOCK: tl.constexpr):
     dtype = out_ptr.dtype.element_ty
     active = (gate / (1.0 + tl.exp(-gate))).to(dtype)
     tl.store(out_ptr + row * F + f, active * up, mask=f < F)
-
-
-@triton.jit(do_not_specialize=["M"])
-def _skinny_kernel(
-    x_ptr, gain_ptr, weight_ptr, residual_ptr, out_ptr, eps, branch_scale,
-    M, N: tl.constexpr, K: tl.constexpr, M_PAD: tl.constexpr, TILE_N: tl.constexpr,
-    TILE_K: tl.constexpr, HAS_NORM: tl.constexpr, IS_GATED: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """A block of columns of [norm](x) @ weight.T [gated] [+ residual], all rows at once.
-
-    With the norm the rows' scales are only known at the end of the loop over K, and are applied
-    to the accumulator: they are constant along a row.
-    """
-    m = tl.program_id(1) * M_PAD + tl.arange(0, M_PAD)
-    n = tl.program_id(0) * TILE_N + tl.arange(0, TILE_N)
-    k = tl.arange(0, TILE_K)
-    in_m, in_n = m < M, n < N
-    dtype = out_ptr.dtype.element_ty
-    squares = tl.zeros((M_PAD,), tl.float32)
-    products = tl.zeros((M_PAD, TILE_N), tl.float32)
-    ups = tl.zeros((M_PAD, TILE_N), tl.float32)
-    for start in range(0, K, TILE_K):
-        at = start + k
-        in_k = at < K
-        x_mask = in_m[:, None] & in_k[None, :]
-        w_mask = in_n[:, None] & in_k[None, :]
-        x = tl.load(x_ptr + m[:, None] * K + at[None, :], mask=x_mask, other=0.0)
-        if HAS_NORM:
-            wide = x.to(tl.float32)
-            squares += tl.sum(wide * wide, axis=1)
-            x = (wide * tl.load(gain_ptr + at, mask=in_k, other=0.0).to(tl.float32)).to(dtype)
-        w = tl.load(weight_ptr + n[:, None] * K + at[None, :], mask=w_mask, other=0.0)
-        products = tl.dot(x, tl.trans(w), products, input_precision=PRECISION)
-        if IS_GATED:
-            up_at = (N + n)[:, None] * K + at[None, :]
-            w = tl.load(weight_ptr + up_at, mask=w_mask, other=0.0)
-            ups = tl.dot(x, tl.trans(w), ups, input_precision=PRECISION)
-    if HAS_NORM:
-        row_scale = tl.rsqrt(squares / K + eps)[:, None]
-        products = products * row_scale
-        ups = ups * row_scale
-    if IS_GATED:
-        products = products / (1.0 + tl.exp(-products)) * ups
-    out_at = m[:, None] * N + n[None, :]
-    mask = in_m[:, None] & in_n[None, :]
-    if HAS_RESIDUAL:
-        residual = tl.load(residual_ptr + out_at, mask=mask, other=0.0).to(tl.float32)
-        products = residual + branch_scale * products
-    tl.store(out_ptr + out_at, products.to(dtype), mask=mask)
 
 
 @triton.jit
@@ -202,16 +132,33 @@ def euler_step(v: Tensor, x: Tensor, cfg: Tensor, dt: Tensor, eps: float) -> Ten
 def attend(
     qkv: Tensor, T: int, rope: tuple[Tensor, Tensor] | None, n_heads: int, n_kv: int, head_dim: int
 ) -> Tensor:
-    """As `FusedLayer.attend`: [B * T, (q + 2 kv) * hd] -> [B * T, q * hd]."""
+    """As `FusedLayer.attend`: [B * T, (q + 2 kv) * hd] -> [B * T, q * hd].
+
+    ``rope`` holds cosines and sines whose two halves are equal, as `rope.rope_tables` makes them.
+    """
     out = qkv.new_empty(qkv.shape[0], n_heads * head_dim)
     cos, sin = rope if rope is not None else (qkv, qkv)
-    _attend_kernel[(qkv.shape[0] // T, n_heads)](
+    n_sequences = qkv.shape[0] // T
+    group = heads_a_program(n_sequences, n_heads, n_kv)
+    _attend_kernel[(n_sequences, n_heads // group)](
         qkv, cos, sin, out, head_dim**-0.5,
-        T=T, T_PAD=max(16, triton.next_power_of_2(T)), HEAD=head_dim,
-        N_HEADS=n_heads, N_KV=n_kv, HAS_ROPE=rope is not None, PRECISION=_precision(qkv),
-        num_warps=2,
+        T=T, T_PAD=max(16, triton.next_power_of_2(T)), HEAD=head_dim, N_HEADS=n_heads, N_KV=n_kv,
+        GROUP=group, HAS_ROPE=rope is not None, PRECISION=_precision(qkv),
+        num_warps=max(2, group),
     )  # fmt: skip
     return out
+
+
+def heads_a_program(n_sequences: int, n_heads: int, n_kv: int) -> int:
+    """Query heads that one program of the attention takes, a power of two.
+
+    Heads that share keys load them and the tables once; but there should be many programs.
+    """
+    shared = n_heads // n_kv
+    group = shared & -shared  # its largest power of two
+    while group > 1 and n_sequences * n_heads // group < _MANY_PROGRAMS:
+        group //= 2
+    return group
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
@@ -228,45 +175,6 @@ def silu_gate(gate_up: Tensor) -> Tensor:
     out = gate_up.new_empty(M, F)
     block = min(2048, triton.next_power_of_2(F))
     _gate_kernel[(M, triton.cdiv(F, block))](gate_up, out, F=F, BLOCK=block, num_warps=4)
-    return out
-
-
-def skinny_linear(
-    x: Tensor,
-    weight: Tensor,
-    tile: Tile,
-    *,
-    gain: Tensor | None = None,
-    eps: float = 0.0,
-    gated: bool = False,
-    residual: Tensor | None = None,
-    branch_scale: float = 1.0,
-) -> Tensor:
-    """[norm](x) @ weight.T, gated or onto a residual.
-
-    Args:
-        x: [M, K], contiguous.
-        weight: [N, K]; gate above up, [2N, K], where gated.
-        tile: launch shape.
-        gain: [K] of an RMS norm before the product.
-        eps: of that norm.
-        gated: return silu(gate) * up.
-        residual: [M, N] that the product, times `branch_scale`, is added to.
-        branch_scale: see `residual`.
-
-    Returns:
-        [M, N].
-    """
-    M, K = x.shape
-    N = weight.shape[0] // (2 if gated else 1)
-    out = x.new_empty(M, N)
-    m_pad = min(64, max(16, triton.next_power_of_2(M)))
-    _skinny_kernel[(triton.cdiv(N, tile.n), triton.cdiv(M, m_pad))](
-        x, x if gain is None else gain, weight, x if residual is None else residual, out, eps,
-        branch_scale, M, N=N, K=K, M_PAD=m_pad, TILE_N=tile.n, TILE_K=tile.k,
-        HAS_NORM=gain is not None, IS_GATED=gated, HAS_RESIDUAL=residual is not None,
-        PRECISION=_precision(x), num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
     return out
 
 
