@@ -9,9 +9,6 @@ import torch
 
 from voxnative.batch_buckets import bucket_of
 
-# Eager passes before a capture: kernels are compiled and workspaces made in them.
-N_WARM_UP = 2
-
 
 class BucketedCalls:
     """Runs a function on the smallest bucket that holds the rows, captured where it can be.
@@ -68,8 +65,7 @@ class BucketedCalls:
         for bucket in reversed(self.buckets):
             stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(stream):
-                for _ in range(N_WARM_UP):
-                    self.call(bucket)
+                self.call(bucket)  # kernels are compiled, workspaces made
             torch.cuda.current_stream(device).wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=stream):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -79,8 +80,9 @@ class KokoroTeacher:
     def say(self, lines: list[Line]) -> list[Spoken]:
         """Speak the lines' phonemes as paragraphs and cut those into lines again.
 
-        A paragraph costs the GPU little more than a line. It is cut where the blank between
-        two lines ends: the pause of the full stop before it belongs to the line it closes.
+        A paragraph costs the GPU little more than a line. It is cut in the middle of the pause
+        between two lines: the voice starts up to a tenth of a second before the predicted end of
+        the blank, and a cut there takes the first consonant away.
 
         Raises:
             ValueError: a phoneme is not in Kokoro's vocabulary.
@@ -104,23 +106,36 @@ class KokoroTeacher:
         labels = merge_marks(symbols, [i if i > LAST_PUNCTUATION else 0 for i in ids])
 
         sizes = [len(piece) for piece in pieces]
-        sizes[0] += 1  # the silent symbols at both ends of the paragraph
-        sizes[-1] += 1
-        spoken, first, start = [], 0, 0
-        for size in sizes:
-            steps = n_steps[first : first + size]
-            n_samples = int(steps.sum()) * SAMPLES_PER_STEP
-            durations_s = (steps * SAMPLES_PER_STEP / KOKORO_RATE_HZ).tolist()
-            spoken.append(
-                Spoken(
-                    samples[start : start + n_samples],
-                    KOKORO_RATE_HZ,
-                    labels[first : first + size],
-                    durations_s,
-                )
-            )
-            first, start = first + size, start + n_samples
-        return spoken
+        sizes[0] += 1  # the silent symbol before the paragraph
+        ends = np.cumsum(n_steps) * SAMPLES_PER_STEP  # of each symbol, in samples
+        predicted = ends[np.cumsum(sizes)[:-1] - 1]
+        cuts = [0, *(quietest(samples, KOKORO_RATE_HZ, int(at)) for at in predicted), len(samples)]
+        return [_slice(samples, labels, ends, begin, end) for begin, end in pairwise(cuts)]
+
+
+def quietest(samples: np.ndarray, rate_hz: int, near: int) -> int:
+    """Middle of the quietest 60 ms from 350 ms before to 100 ms behind a position."""
+    window = rate_hz // 100
+    first = max(0, near - 35 * window)
+    found = samples[first : near + 10 * window]
+    found = found[: len(found) // window * window].reshape(-1, window)
+    power = np.convolve(np.square(found).mean(axis=1), np.ones(6), "valid")
+    return first + (int(power.argmin()) + 3) * window
+
+
+def _slice(
+    samples: np.ndarray, labels: list[int], ends: np.ndarray, begin: int, end: int
+) -> Spoken:
+    """Samples ``begin`` to ``end`` and what is said in them; ``ends`` [samples] are the labels'."""
+    inside = np.clip(ends, begin, end)
+    lengths = np.diff(inside, prepend=begin)
+    kept = np.flatnonzero(lengths)
+    return Spoken(
+        samples[begin:end],
+        KOKORO_RATE_HZ,
+        [labels[i] for i in kept],
+        (lengths[kept] / KOKORO_RATE_HZ).tolist(),
+    )
 
 
 class PiperTeacher:

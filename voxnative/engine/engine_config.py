@@ -23,6 +23,7 @@ MAX_STEP_TOKENS = 8192
 # Tokens of one step up to which the language models replay a graph, decoding rows and prompts
 # together: launched one by one, their 36 layers keep the host busy for 30 to 60 ms a step.
 MAX_GRAPH_TOKENS = MAX_STEP_TOKENS
+MAX_LORA_GRAPH_TOKENS = 1024  # vLLM captures each size again for each number of adapters
 # Patches of given audio that are encoded in one step; the rest waits for the next ones.
 MAX_ENCODED_PATCHES = 2048
 # FlashAttention 3 keeps a partial result of every token for each split of the keys it may make in
@@ -131,6 +132,7 @@ def use_full_graphs(vllm_config: VllmConfig) -> None:
         and compilation.max_cudagraph_capture_size is None
     )
     if sizes_are_open:
-        largest = min(MAX_GRAPH_TOKENS, scheduler.max_num_batched_tokens)
+        limit = MAX_GRAPH_TOKENS if vllm_config.lora_config is None else MAX_LORA_GRAPH_TOKENS
+        largest = min(limit, scheduler.max_num_batched_tokens)
         largest = max(largest, scheduler.max_num_seqs)
         compilation.cudagraph_capture_sizes = batch_buckets(largest)
