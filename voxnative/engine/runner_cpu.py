@@ -16,6 +16,7 @@ from voxnative.engine.lora_manager import SpeechLoRARunner
 from voxnative.engine.model import VoxCPM2ForSpeech
 from voxnative.engine.options import SpeechOptions
 from voxnative.engine.processor import AUDIO_MODALITY
+from voxnative.nn.fused import fuse_local_networks
 from voxnative.request_state import RequestStates
 from voxnative.units import MAX_STEPS
 
@@ -41,6 +42,8 @@ class SpeechCPUModelRunner(SpeechLoRARunner, CPUModelRunner):
         assert isinstance(model, VoxCPM2ForSpeech)
         self.speech = model.speech
         options = SpeechOptions.from_additional_config(self.vllm_config.additional_config)
+        if self.lora_config is None:  # folded layers take adapters in captured steps only
+            fuse_local_networks(self.speech, kernels=False)
         if options.compile_solver:
             self.speech.feat_decoder.estimator.compile(dynamic=True)
         self.states = RequestStates(
