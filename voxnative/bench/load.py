@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -41,6 +42,9 @@ async def closed_loop(
 
     Returns:
         Records in the order of the tasks, and the wall seconds.
+
+    Raises:
+        Exception: the first that `send` raised; the other requests are broken off.
     """
     waiting = iter(tasks)
     records: dict[int, RequestRecord] = {}
@@ -52,9 +56,10 @@ async def closed_loop(
             records[task.index] = record
             done(record)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(n_streams, len(tasks))):
-            group.create_task(stream())
+    with _first_error():
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(n_streams, len(tasks))):
+                group.create_task(stream())
     wall_s = time.perf_counter() - started
     return [records[task.index] for task in tasks], wall_s
 
@@ -66,6 +71,9 @@ async def open_loop(
 
     Returns:
         Records in the order of the tasks, and the wall seconds.
+
+    Raises:
+        Exception: the first that `send` raised; the other requests are broken off.
     """
     started = time.perf_counter()
 
@@ -75,10 +83,23 @@ async def open_loop(
         done(record)
         return record
 
-    async with asyncio.TaskGroup() as group:
-        runs = [
-            group.create_task(one(task, float(at_s)))
-            for task, at_s in zip(tasks, times_s, strict=True)
-        ]
+    with _first_error():
+        async with asyncio.TaskGroup() as group:
+            runs = [
+                group.create_task(one(task, float(at_s)))
+                for task, at_s in zip(tasks, times_s, strict=True)
+            ]
     wall_s = time.perf_counter() - started
     return [run.result() for run in runs], wall_s
+
+
+@contextmanager
+def _first_error() -> Iterator[None]:
+    """What broke a group of tasks, instead of the group: callers know the errors they can meet."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        error: Exception = group
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        raise error from group

@@ -61,3 +61,17 @@ def test_burstiness_changes_the_spread_and_not_the_rate() -> None:
     gaps = np.diff(arrival_times(20_000, rate=4.0, burstiness=0.25, seed=3))
     assert gaps.mean() == pytest.approx(0.25, rel=0.05)
     assert gaps.std() == pytest.approx(0.5, rel=0.08)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_what_breaks_a_request_breaks_the_run_by_its_own_name(is_open: bool) -> None:
+    async def send(task: SpeechTask, started: float) -> RequestRecord:
+        raise OSError("no more files")
+
+    run = (
+        open_loop(send, TASKS[:2], [0.0, 0.0], lambda _: None)
+        if is_open
+        else closed_loop(send, TASKS[:2], 2, lambda _: None)
+    )
+    with pytest.raises(OSError, match="no more files"):
+        asyncio.run(run)
