@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from voxnative.bench.paths import shown_model
+from voxnative.bench.peers.spoken_form import spoken_form
 from voxnative.bench.peers.voxcpm_import import STAND_INS, import_voxcpm2
 from voxnative.bench.record import SpeechTask
 from voxnative.bench.target import RequestError
@@ -23,7 +24,7 @@ _ARGUMENTS = {
     "inference_timesteps": "inference_timesteps",
     "max_new_tokens": "max_len",
 }
-_IGNORED = ("voice", "seed")  # the task's own seed is used
+_IGNORED = ("voice", "seed", "max_silence_s")  # the task's own seed is used
 
 
 class ReferenceTarget:
@@ -96,11 +97,11 @@ class ReferenceTarget:
                     f"extra_body: {key} is not valid; valid: {', '.join(_ARGUMENTS)}"
                 )
             arguments[_ARGUMENTS[key]] = value
-        text, words = self._say(task.text), task.reference_text
+        text, words = spoken_form(task.text, self._config), task.reference_text
         cache = None
         if task.reference is not None and words:
             cache = self._model.build_prompt_cache(
-                prompt_text=self._say(words), prompt_wav_path=task.reference
+                prompt_text=spoken_form(words, self._config), prompt_wav_path=task.reference
             )
         elif task.reference is not None:
             cache = self._model.build_prompt_cache(reference_wav_path=task.reference)
@@ -110,14 +111,6 @@ class ReferenceTarget:
         return self._model.generate_with_prompt_cache_streaming(
             target_text=text, prompt_cache=cache, **arguments
         )
-
-    def _say(self, text: str) -> str:
-        """The text as the checkpoint's front end spells it, as our own engine does."""
-        if self._config.text_frontend == "english":
-            from voxnative.text_frontend import normalize
-
-            return normalize(text)
-        return text
 
     def facts(self) -> dict[str, Any]:
         """See `Target.facts`."""
