@@ -1,4 +1,4 @@
-"""``voxnative bench serve|offline|profile --matrix FILE [--row NAME] [--out DIR]``.
+"""``voxnative bench serve|offline|profile --matrix FILE [--row NAME] [--out DIR]``, ``score DIR``.
 
 Exit codes: 0 all limits kept, 3 a limit missed or a request failed, 2 bad input, 1 the engine
 failed. Progress goes to standard error, the verdicts and the report's files to standard output.
@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from voxnative.bench.baseline import runs_on
@@ -28,8 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     try:
-        rows = _rows(args)
-        return args.run(args, rows)
+        return args.run(args)
     except EngineError as error:
         sys.stderr.write(f"voxnative bench: {error}\n")
         return EXIT_FAILED
@@ -38,13 +41,14 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_BAD_INPUT
 
 
-def measure(args: argparse.Namespace, rows: list[Row]) -> int:
+def measure(args: argparse.Namespace) -> int:
     """Run rows, over HTTP or in this process, and write the report."""
     from voxnative.bench.machine_rates import measured_elsewhere
-    from voxnative.bench.report import append_to, make_report, write_report
+    from voxnative.bench.report import append_to, make_report, write_json, write_report
     from voxnative.bench.run_point import is_good
     from voxnative.bench.runner import Runner, RunOptions
 
+    rows = _rows(args)
     args.out.mkdir(parents=True, exist_ok=True)
     options = RunOptions(
         mode=args.mode,
@@ -54,33 +58,60 @@ def measure(args: argparse.Namespace, rows: list[Row]) -> int:
         base_url=args.base_url,
         api_key=os.environ.get("VLLM_API_KEY") if args.base_url else None,
         dataset=args.dataset,
-        with_quality=not args.no_quality,
+        quality=args.quality,
         n_quality=args.quality_items,
         with_peers=not args.no_peers,
     )
-    runner = Runner(options, rows)
-    report = make_report(args.mode, args.matrix, machine_facts(), options.with_quality)
+    report = make_report(args.mode, args.matrix, machine_facts(), args.quality != "none")
+
+    def as_it_stands() -> dict[str, Any]:
+        grown = report | runner.found()
+        return append_to(grown, args.out) if args.append else grown
+
+    runner = Runner(options, rows, on_row=lambda: write_json(as_it_stands(), args.out))
     if args.append:
         append_to(report, args.out)  # what does not fit is found before anything runs
-    report["rates"] = measured_elsewhere()
-    runner.run()
-    report |= {
-        "entries": runner.entries,
-        "not_run": runner.not_run,
-        "targets": runner.targets,
-    }
-    all_good = all(is_good(entry) for entry in runner.entries)
-    if args.append:
-        report = append_to(report, args.out)
-    files = write_report(report, args.out)
+    else:
+        report["rates"] = measured_elsewhere()
+    try:
+        with _ended_by_sigterm():
+            runner.run()
+    finally:  # what was measured before an error is a report too
+        files = write_report(as_it_stands(), args.out) if runner.entries else []
     _tell(runner.entries, files)
-    return 0 if all_good else EXIT_MISSED
+    return 0 if all(is_good(entry) for entry in runner.entries) else EXIT_MISSED
 
 
-def profile(args: argparse.Namespace, rows: list[Row]) -> int:
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM, as a job's time limit sends it, ends the block as Ctrl-C does."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def score(args: argparse.Namespace) -> int:
+    """Score the answers that a run kept, and write its report anew."""
+    from voxnative.bench.report import write_report
+    from voxnative.bench.run_point import is_good
+    from voxnative.bench.score import score_report
+
+    report = score_report(args.report)
+    _tell(report["entries"], write_report(report, args.report))
+    return 0 if all(is_good(entry) for entry in report["entries"]) else EXIT_MISSED
+
+
+def profile(args: argparse.Namespace) -> int:
     """One decode step by part, for the first row that is chosen."""
     from voxnative.bench.profile import profile_row
 
+    rows = _rows(args)
     args.out.mkdir(parents=True, exist_ok=True)
     sys.stdout.write(profile_row(rows[0], args.matrix, args.out, args.batch))
     return 0
@@ -97,7 +128,9 @@ def _rows(args: argparse.Namespace) -> list[Row]:
             sys.stderr.write(f"left out, for {' or '.join(row.hardware)}: {row.name}\n")
     if not fitting:
         raise BenchError(f"no row is left for this machine ({machine}); --hardware NAME is another")
-    return fitting
+    if args.model is None:
+        return fitting
+    return [replace(row, server=replace(row.server, model=args.model)) for row in fitting]
 
 
 def _tell(entries: list[dict[str, Any]], files: list[Path]) -> None:
@@ -127,19 +160,29 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="voxnative bench", description="Measure speed and quality of speech.")
     commands = parser.add_subparsers(
-        title="what", required=True, metavar="serve | offline | profile"
+        title="what", required=True, metavar="serve | offline | profile | score"
     )
     shared = _Parser(add_help=False)
     add = shared.add_argument
     add("--matrix", type=Path, required=True, help="the rows, as JSON")
     add("--row", action="append", default=[], help="name or pattern; again for more")
     add("--out", type=Path, default=DEFAULT_OUT, help=f"folder of the report ({DEFAULT_OUT})")
+    add(
+        "--model",
+        help="serve this checkpoint, a directory or a Hugging Face id, instead of the rows'",
+    )
     add("--hardware", help="take this machine for NAME when rows and limits are chosen")
 
     load = _Parser(add_help=False)
     add = load.add_argument
     add("--dataset", type=Path, metavar="DIR", help="use this instead of every row's dataset_path")
-    add("--no-quality", action="store_true", help="report speed without quality")
+    quality = load.add_mutually_exclusive_group()
+    for flag, value, text in (
+        ("--no-quality", "none", "report speed without quality"),
+        ("--score-later", "later", "keep the speech in --out; `voxnative bench score` scores it"),
+    ):
+        quality.add_argument(flag, action="store_const", dest="quality", const=value, help=text)
+    load.set_defaults(quality="now")
     add("--quality-items", type=int, default=16, metavar="N", help="answers a step to score (16)")
     add("--no-peers", action="store_true", help="leave the rows' peers out")
     add("--append", action="store_true", help="add to the report that is in --out")
@@ -158,4 +201,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("profile", parents=[shared], help=text, description=text)
     command.set_defaults(run=profile)
     command.add_argument("--batch", type=int, nargs="+", default=[1], help="requests at once (1)")
+    text = "the quality of a report made with --score-later, on any machine"
+    command = commands.add_parser("score", help=text, description=text)
+    command.set_defaults(run=score)
+    command.add_argument("report", type=Path, metavar="DIR", help="folder of the report")
     return parser

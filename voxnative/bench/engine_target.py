@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from voxnative.bench.errors import BenchError
-from voxnative.bench.paths import shown_model
+from voxnative.bench.matrix import ServerParams
+from voxnative.bench.paths import find_path, shown_model
 from voxnative.bench.record import SpeechTask
 from voxnative.bench.target import RequestError
 from voxnative.errors import VoxNativeError
@@ -22,6 +24,7 @@ _ARGUMENTS = {
     "inference_timesteps": "timesteps",
     "temperature": "temperature",
     "max_new_tokens": "max_steps",
+    "max_silence_s": "max_silence_s",
 }
 
 
@@ -94,3 +97,26 @@ def call_arguments(task: SpeechTask) -> dict[str, Any]:
             )
         arguments[_ARGUMENTS[key]] = value
     return arguments
+
+
+def offline_settings(params: ServerParams, matrix: Path) -> Mapping[str, Any]:
+    """A row's deploy file as arguments of `AsyncVoxNative`.
+
+    Raises:
+        BenchError: flags of a server's command line, or a file that is not there.
+    """
+    if params.flags or params.foreign:
+        given = ", ".join([*params.foreign, *params.flags])
+        raise BenchError(f"server_params {given}: not valid offline; valid: model and deploy")
+    if params.deploy is None:
+        return {}
+    path = find_path(params.deploy, matrix)
+    if path is None:
+        raise BenchError(f"server_params deploy: no file {params.deploy}")
+    from dataclasses import fields
+
+    from vllm import AsyncEngineArgs
+
+    from voxnative.serving.deploy import read_deploy
+
+    return dict(read_deploy(path, {field.name for field in fields(AsyncEngineArgs)}).engine)

@@ -59,7 +59,12 @@ def gpus() -> list[dict[str, str]]:
 
 
 def commit() -> str | None:
-    """The checkout's commit, "-dirty" where files of it were changed; None outside of one."""
+    """The checkout's commit, "-dirty" where files of it were changed.
+
+    Outside of a checkout, an image say, `VOXNATIVE_COMMIT` is taken for it; else None.
+    """
+    if (given := os.environ.get("VOXNATIVE_COMMIT")) is not None:
+        return given
     folder = Path(voxnative.__file__).parent
     describe = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
     if shutil.which("git") is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from voxnative.bench.run_point import waits_for_scores
+
 _OURS = "voxnative"
 # Column title, metric, digits.
 _COLUMNS = (
@@ -35,15 +37,22 @@ def as_markdown(report: Mapping[str, Any], charts: list[str]) -> str:
     """
     lines = [f"# Speech benchmark: {report['matrix']}, {report['mode']}", ""]
     lines += _machine(report["machine"], report["rates"])
+    if "scored" in report:
+        scored = report["scored"]
+        lines += [f"- quality scored afterwards: {scored['time']}, {scored['cpu']}"]
     if not report["with_quality"]:
         lines += [
             "",
             "**Quality was not measured (`--no-quality`): these speeds say nothing of it.**",
         ]
+    if any(waits_for_scores(entry) for entry in report["entries"]):
+        lines += ["", "**Quality is not scored yet: `voxnative bench score DIR` adds it.**"]
     lines += ["", *_verdicts(report["entries"])]
     for row in dict.fromkeys(entry["row"] for entry in report["entries"]):
         entries = [entry for entry in report["entries"] if entry["row"] == row]
-        lines += ["", f"## {row}", "", *_table(entries)]
+        models = ", ".join(dict.fromkeys(e["model"] for e in entries if "model" in e))
+        lines += ["", f"## {row}", "", *([f"Model: {models}", ""] if models else [])]
+        lines += _table(entries)
         lines += _ratios(entries)
     if report["not_run"]:
         lines += ["", "## Not run", ""]
@@ -86,7 +95,9 @@ def _verdicts(entries: list[dict[str, Any]]) -> list[str]:
         for entry in entries
         if entry["result"]["failed"]
     ]
-    return [f"Limits kept: {n_limits - len(missed)} of {n_limits}.", *missed, *failed]
+    n_open = sum(len(entry.get("limits_on_quality", ())) for entry in entries)
+    later = f" {n_open} more wait for the scores." if n_open else ""
+    return [f"Limits kept: {n_limits - len(missed)} of {n_limits}.{later}", *missed, *failed]
 
 
 def _table(entries: list[dict[str, Any]]) -> list[str]:

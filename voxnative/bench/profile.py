@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from voxnative.bench.dataset import make_tasks, read_dataset
-from voxnative.bench.engine_target import EngineTarget
+from voxnative.bench.engine_target import EngineTarget, offline_settings
 from voxnative.bench.errors import BenchError
 from voxnative.bench.load import closed_loop
 from voxnative.bench.machine import machine_facts
@@ -17,7 +17,6 @@ from voxnative.bench.matrix import Row
 from voxnative.bench.part_costs import step_costs
 from voxnative.bench.paths import find_dataset
 from voxnative.bench.record import RequestRecord, SpeechTask
-from voxnative.bench.runner import offline_settings
 from voxnative.bench.server_process import model_of
 from voxnative.bench.target import time_request
 

@@ -53,19 +53,27 @@ def append_to(report: dict[str, Any], folder: Path) -> dict[str, Any]:
         raise BenchError(f"--append: the report in {folder} differs in {', '.join(differs)}")
     new = {_key(entry) for entry in report["entries"]}
     kept = [entry for entry in old["entries"] if _key(entry) not in new]
+    ran = {(name, target) for row, target, at in new for name in (row, f"{row} {at}")}
+    not_run = [n for n in old["not_run"] if (n["row"], n["target"]) not in ran]
     return old | {
         "entries": kept + report["entries"],
-        "not_run": [*old["not_run"], *(n for n in report["not_run"] if n not in old["not_run"])],
+        "not_run": [*not_run, *(n for n in report["not_run"] if n not in not_run)],
         "targets": old["targets"] | report["targets"],
     }
+
+
+def write_json(report: dict[str, Any], folder: Path) -> Path:
+    """Write the report for machines alone: what a run that is cut off leaves."""
+    path = folder / REPORT_JSON
+    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
 
 
 def write_report(report: dict[str, Any], folder: Path) -> list[Path]:
     """Write JSON, Markdown and charts; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     charts = draw_charts(report["entries"], folder)
-    as_json, as_md = folder / REPORT_JSON, folder / REPORT_MD
-    as_json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    as_json, as_md = write_json(report, folder), folder / REPORT_MD
     as_md.write_text(as_markdown(report, [path.name for path in charts]), encoding="utf-8")
     return [as_json, as_md, *charts]
 

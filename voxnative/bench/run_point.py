@@ -13,6 +13,8 @@ from tqdm import tqdm
 
 from voxnative.bench.baseline import judge
 from voxnative.bench.dataset import Item, make_tasks
+from voxnative.bench.definitions import QUALITY
+from voxnative.bench.kept_audio import AudioKeeper
 from voxnative.bench.load import arrival_times, closed_loop, open_loop
 from voxnative.bench.matrix import LoadPoint, Row
 from voxnative.bench.metrics import summarise
@@ -28,7 +30,7 @@ async def run_point(
     row: Row,
     point: LoadPoint,
     items: list[Item],
-    judge_quality: QualityJudge | None,
+    judge_quality: QualityJudge | AudioKeeper | None,
     n_quality: int,
 ) -> dict[str, Any]:
     """Run one step; returns its entry in the report, without verdicts.
@@ -38,7 +40,7 @@ async def run_point(
         row: what.
         point: the step.
         items: the row's dataset.
-        judge_quality: None leaves quality out.
+        judge_quality: None leaves quality out; a keeper leaves it to `score.py`.
         n_quality: answers to score; a row of the phase "quality" has all of them scored.
     """
 
@@ -63,10 +65,12 @@ async def run_point(
             records, wall_s = await open_loop(send, tasks, list(times), lambda _: bar.update())
 
     good = [record for record in records if record.error is None]
-    quality = None
-    if judge_quality is not None:
-        scored = good if row.measure_quality else good[:n_quality]
+    quality, kept = None, {}
+    scored = good if row.measure_quality else good[:n_quality]
+    if isinstance(judge_quality, QualityJudge):
         quality = judge_quality.score(scored, row.locale, _scoring(label))
+    elif judge_quality is not None:
+        kept["audio"] = judge_quality.keep(scored, row.locale, f"{label} {target.name}")
     return {
         "row": row.name,
         "task": row.task,
@@ -79,17 +83,37 @@ async def run_point(
         "quality": quality,
         "requests": _columns(good),
         "errors": [r.error for r in records if r.error is not None][:_MAX_ERRORS_SHOWN],
+        **kept,
     }
 
 
 def add_verdicts(entry: dict[str, Any], row: Row, point: LoadPoint, machine: str) -> None:
-    """Judge an entry of our own by the row's limits."""
+    """Judge an entry of our own by the row's limits; those on quality once it is scored."""
+    limits = row.baseline.limits(machine, point.step, point.load)
+    if waits_for_scores(entry):
+        entry["limits_on_quality"] = {k: v for k, v in limits.items() if k in QUALITY}
+        limits = {k: v for k, v in limits.items() if k not in QUALITY}
+    entry["verdicts"] = _judged(entry, limits)
+
+
+def add_quality_verdicts(entry: dict[str, Any]) -> None:
+    """Judge what `add_verdicts` had to leave, once the entry is scored."""
+    limits = entry.pop("limits_on_quality", None)
+    if limits:
+        entry["verdicts"] += _judged(entry, limits)
+
+
+def waits_for_scores(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry's answers were kept and are not scored yet."""
+    return "audio" in entry and entry["quality"] is None
+
+
+def _judged(entry: Mapping[str, Any], limits: Mapping[str, float]) -> list[dict[str, Any]]:
     figures: dict[str, Any] = dict(entry["result"])
     for name, estimate in (entry["quality"] or {}).items():
         if isinstance(estimate, Mapping):
             figures[name] = estimate["value"]
-    verdicts = judge(row.baseline.limits(machine, point.step, point.load), figures)
-    entry["verdicts"] = [asdict(v) | {"text": str(v)} for v in verdicts]
+    return [asdict(v) | {"text": str(v)} for v in judge(limits, figures)]
 
 
 def is_good(entry: Mapping[str, Any]) -> bool:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from voxnative.bench.dataset import Item, read_dataset
-from voxnative.bench.errors import BenchError
+from voxnative.bench.engine_target import EngineTarget, offline_settings
 from voxnative.bench.http_target import HttpTarget
+from voxnative.bench.kept_audio import AudioKeeper
 from voxnative.bench.matrix import LoadPoint, Row, ServerParams
-from voxnative.bench.paths import find_dataset, find_path
+from voxnative.bench.paths import find_dataset, shown_model
 from voxnative.bench.peers.library import open_peer, why_not
+from voxnative.bench.peers.spec import PeerSpec
 from voxnative.bench.quality import QualityJudge
 from voxnative.bench.run_point import add_verdicts, run_point
-from voxnative.bench.server_process import ServerProcess, model_of, serve_command
+from voxnative.bench.server_process import ServerProcess, model_of, serve_command, served_facts
 from voxnative.bench.target import Target
 from voxnative.errors import VoxNativeError
 
 Entries = list[dict[str, Any]]
+OURS = "voxnative"
+
+# A peer is a guest: what it cannot do is reported, and the rest goes on.
+GUESTS_ERRORS = (VoxNativeError, ImportError, RuntimeError, OSError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class RunOptions:
         base_url: a server that runs already; None starts one a group of rows.
         api_key: of that server.
         dataset: replaces every row's `dataset_path`.
-        with_quality: score the speech.
+        quality: "now", "later" (the speech is kept beside the report) or "none".
         n_quality: answers a step that are scored.
         with_peers: run the rows' peers.
     """
@@ -49,16 +55,25 @@ class RunOptions:
     base_url: str | None = None
     api_key: str | None = None
     dataset: Path | None = None
-    with_quality: bool = True
+    quality: str = "now"
     n_quality: int = 16
     with_peers: bool = True
 
 
 class Runner:
-    """Runs rows and collects the entries of their report."""
+    """Runs rows and collects the entries of their report.
 
-    def __init__(self, options: RunOptions, rows: list[Row]) -> None:
+    Args:
+        options: what the command line says.
+        rows: what to run.
+        on_row: called after each row of each target, when what was found so far can be kept.
+    """
+
+    def __init__(
+        self, options: RunOptions, rows: list[Row], on_row: Callable[[], Any] = lambda: None
+    ) -> None:
         self.options = options
+        self._on_row = on_row
         self.rows = rows
         self.entries: Entries = []
         self.not_run: list[dict[str, str]] = []
@@ -70,7 +85,7 @@ class Runner:
                 serve_command(row.server, options.matrix)
             elif options.mode == "offline":
                 offline_settings(row.server, options.matrix)
-        self._quality = QualityJudge() if options.with_quality else None
+        self._quality = _quality(options)
 
     def run(self) -> None:
         """Run everything.
@@ -87,7 +102,11 @@ class Runner:
             else:
                 self._run_server(params, rows)
             if self.options.with_peers:
-                self._run_peers(rows)
+                self._run_peers(rows, model_of(params, self.options.matrix))
+
+    def found(self) -> dict[str, Any]:
+        """What a report holds of the run so far."""
+        return {"entries": self.entries, "not_run": self.not_run, "targets": self.targets}
 
     def _run_server(self, params: ServerParams, rows: list[Row]) -> None:
         options = self.options
@@ -100,59 +119,78 @@ class Runner:
                     ServerProcess(serve_command(params, options.matrix), log)
                 )
                 url = server.base_url
-            before = len(self.entries)
-            asyncio.run(self._run_rows_over_http(url, rows))
-            if server is not None:
-                facts = {"start_s": server.start_s, **server.memory.peaks()}
-                for entry in self.entries[before:]:
-                    entry["result"] |= facts
+            asyncio.run(self._run_rows_over_http(url, rows, server))
 
-    async def _run_rows_over_http(self, url: str, rows: list[Row]) -> None:
+    async def _run_rows_over_http(
+        self, url: str, rows: list[Row], server: ServerProcess | None
+    ) -> None:
         for row in rows:
-            target = HttpTarget("voxnative", url, row.endpoint, api_key=self.options.api_key)
+            target = HttpTarget(OURS, url, row.endpoint, api_key=self.options.api_key)
+            facts = served_facts(row.server, self.options.matrix) if server else target.facts()
             async with target:
-                await self._run_row(target, row, is_ours=True)
+                await self._run_row(target, row, facts, is_ours=True)
+            if server is not None:
+                for entry in self.entries:
+                    if entry["row"] == row.name and entry["target"] == OURS:
+                        entry["result"] |= {"start_s": server.start_s, **server.memory.peaks()}
+            self._on_row()
 
     async def _run_offline(self, params: ServerParams, rows: list[Row]) -> None:
-        from voxnative.bench.engine_target import EngineTarget
-
         settings = offline_settings(params, self.options.matrix)
         async with EngineTarget(model_of(params, self.options.matrix), settings) as target:
             for row in rows:
-                await self._run_row(target, row, is_ours=True)
-        for entry in self.entries:
-            entry["result"].setdefault("start_s", target.start_s)
+                await self._run_row(target, row, target.facts(), is_ours=True)
+                for entry in self.entries:
+                    entry["result"].setdefault("start_s", target.start_s)
+                self._on_row()
 
-    def _run_peers(self, rows: list[Row]) -> None:
+    def _run_peers(self, rows: list[Row], model: str) -> None:
+        """Each peer once for all rows that name it; a server is another target for each row."""
+        specs: list[PeerSpec] = []
         for row in rows:
-            for spec in row.peers:
+            specs += [spec for spec in row.peers if spec not in specs]
+        for spec in specs:
+            its_rows = [row for row in rows if spec in row.peers]
+            is_server = spec.kind == "openai"
+            for group in [[row] for row in its_rows] if is_server else [its_rows]:
                 reason = why_not(spec)
                 if reason is None:
                     try:
-                        target = open_peer(spec, row, model_of(row.server, self.options.matrix))
-                        asyncio.run(self._run_peer(target, row))
-                    # A peer is a guest: what it cannot do is reported, and the rest goes on.
-                    except (
-                        VoxNativeError,
-                        ImportError,
-                        RuntimeError,
-                        OSError,
-                        ValueError,
-                    ) as error:
-                        reason = f"{type(error).__name__}: {str(error)[-300:]}"
+                        asyncio.run(self._run_peer(open_peer(spec, group[0], model), group))
+                    except GUESTS_ERRORS as error:
+                        reason = _told(error)
                 if reason is not None:
-                    self.not_run.append({"row": row.name, "target": spec.name, "why": reason})
+                    self._not_run([row for row in group if not self._has(row, spec)], spec, reason)
+                self._on_row()
 
-    async def _run_peer(self, target: Target, row: Row) -> None:
+    async def _run_peer(self, target: Target, rows: list[Row]) -> None:
         async with target:
-            before = len(self.entries)
-            await self._run_row(target, row, is_ours=False)
-            start_s = getattr(target, "start_s", None)
-            if start_s is not None:
-                for entry in self.entries[before:]:
-                    entry["result"]["start_s"] = start_s
+            for row in rows:
+                before = len(self.entries)
+                try:
+                    await self._run_row(target, row, target.facts(), is_ours=False)
+                except GUESTS_ERRORS as error:
+                    why = _told(error)
+                    self.not_run.append({"row": row.name, "target": target.name, "why": why})
+                start_s = getattr(target, "start_s", None)
+                if start_s is not None:
+                    for entry in self.entries[before:]:
+                        entry["result"]["start_s"] = start_s
+                self._on_row()
 
-    async def _run_row(self, target: Target, row: Row, *, is_ours: bool) -> None:
+    def _not_run(self, rows: list[Row], spec: PeerSpec, why: str) -> None:
+        self.not_run += [{"row": row.name, "target": spec.name, "why": why} for row in rows]
+
+    def _has(self, row: Row, spec: PeerSpec) -> bool:
+        """Whether the report says something of a peer on a row already."""
+        return any(
+            found["row"].split(" ")[0] == row.name and found["target"] == spec.name
+            for found in (*self.entries, *self.not_run)
+        )
+
+    async def _run_row(
+        self, target: Target, row: Row, facts: dict[str, Any], *, is_ours: bool
+    ) -> None:
         options = self.options
         for point in row.points:
             if not _fits(target, point):
@@ -163,10 +201,14 @@ class Runner:
             entry = await run_point(
                 target, row, point, self._items_of(row), self._quality, options.n_quality
             )
+            if options.base_url is None:
+                entry["model"] = shown_model(model_of(row.server, options.matrix))
             if is_ours:
                 add_verdicts(entry, row, point, options.machine)
             self.entries.append(entry)
-        self.targets[target.name] = target.facts()
+        known = self.targets.setdefault(target.name, facts)
+        if known != facts:  # the same target on another server or checkpoint
+            self.targets[f"{target.name} ({row.test_name})"] = facts
 
     def _items_of(self, row: Row) -> list[Item]:
         key = (row.dataset_path, row.layout, row.locale)
@@ -177,30 +219,17 @@ class Runner:
         return self._items[key]
 
 
+def _quality(options: RunOptions) -> QualityJudge | AudioKeeper | None:
+    if options.quality == "later":
+        return AudioKeeper(options.out)
+    return QualityJudge() if options.quality == "now" else None
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[-300:]}"
+
+
 def _fits(target: Target, point: LoadPoint) -> bool:
     if target.max_streams is None:
         return True
     return point.max_concurrency is not None and point.max_concurrency <= target.max_streams
-
-
-def offline_settings(params: ServerParams, matrix: Path) -> Mapping[str, Any]:
-    """A row's deploy file as arguments of `AsyncVoxNative`.
-
-    Raises:
-        BenchError: flags of a server's command line, or a file that is not there.
-    """
-    if params.flags or params.foreign:
-        given = ", ".join([*params.foreign, *params.flags])
-        raise BenchError(f"server_params {given}: not valid offline; valid: model and deploy")
-    if params.deploy is None:
-        return {}
-    path = find_path(params.deploy, matrix)
-    if path is None:
-        raise BenchError(f"server_params deploy: no file {params.deploy}")
-    from dataclasses import fields
-
-    from vllm import AsyncEngineArgs
-
-    from voxnative.serving.deploy import read_deploy
-
-    return dict(read_deploy(path, {field.name for field in fields(AsyncEngineArgs)}).engine)

@@ -8,14 +8,14 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
 from voxnative.bench.errors import BenchError
 from voxnative.bench.matrix import ServerParams
 from voxnative.bench.memory import MemoryWatch
-from voxnative.bench.paths import find_path
+from voxnative.bench.paths import find_path, shown_model
 
 START_TIMEOUT_S = 1800.0
 STOP_TIMEOUT_S = 60.0
@@ -53,6 +53,16 @@ def model_of(params: ServerParams, matrix: Path) -> str:
         return str(SHIPPED_CHECKPOINT)
     found = find_path(params.model, matrix)
     return params.model if found is None else str(found)
+
+
+def served_facts(params: ServerParams, matrix: Path) -> dict[str, Any]:
+    """A server of our own, for the report: what it serves and how."""
+    found: dict[str, Any] = {"model": shown_model(model_of(params, matrix))}
+    if params.deploy is not None:
+        found["deploy"] = params.deploy
+    if params.flags:
+        found["flags"] = " ".join(params.flags)
+    return found
 
 
 class ServerProcess:

@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.bench.test_matrix import FIELD_ROW, FIELD_TEST
 from voxnative.bench.command import EXIT_BAD_INPUT, main
+from voxnative.bench.engine_target import offline_settings
 from voxnative.bench.errors import BenchError
 from voxnative.bench.machine import machine_facts
 from voxnative.bench.matrix import ServerParams
-from voxnative.bench.runner import offline_settings
 from voxnative.bench.server_process import model_of, serve_command
 
 SMALL = "voxnative/bench/data/seed_tts_small"
