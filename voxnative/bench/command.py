@@ -46,7 +46,7 @@ def measure(args: argparse.Namespace) -> int:
     from voxnative.bench.machine_rates import measured_elsewhere
     from voxnative.bench.report import append_to, make_report, write_json, write_report
     from voxnative.bench.run_point import is_good
-    from voxnative.bench.runner import Runner, RunOptions
+    from voxnative.bench.runner import OURS, Runner, RunOptions
 
     rows = _rows(args)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def measure(args: argparse.Namespace) -> int:
         dataset=args.dataset,
         quality=args.quality,
         n_quality=args.quality_items,
-        with_peers=not args.no_peers,
+        only=(OURS,) if args.no_peers else tuple(args.only),
     )
     report = make_report(args.mode, args.matrix, machine_facts(), args.quality != "none")
 
@@ -77,7 +77,10 @@ def measure(args: argparse.Namespace) -> int:
         with _ended_by_sigterm():
             runner.run()
     finally:  # what was measured before an error is a report too
-        files = write_report(as_it_stands(), args.out) if runner.entries else []
+        found = runner.entries or runner.not_run
+        files = write_report(as_it_stands(), args.out) if found else []
+    for what in runner.not_run:
+        sys.stdout.write(f"not run: {what['target']} on {what['row']}: {what['why']}\n")
     _tell(runner.entries, files)
     return 0 if all(is_good(entry) for entry in runner.entries) else EXIT_MISSED
 
@@ -185,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     load.set_defaults(quality="now")
     add("--quality-items", type=int, default=16, metavar="N", help="answers a step to score (16)")
     add("--no-peers", action="store_true", help="leave the rows' peers out")
+    add("--only", action="append", default=[], metavar="TARGET", help="voxnative or a peer's name")
     add("--append", action="store_true", help="add to the report that is in --out")
 
     for mode, text in (

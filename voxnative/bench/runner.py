@@ -12,6 +12,7 @@ from typing import Any
 
 from voxnative.bench.dataset import Item, read_dataset
 from voxnative.bench.engine_target import EngineTarget, offline_settings
+from voxnative.bench.errors import BenchError
 from voxnative.bench.http_target import HttpTarget
 from voxnative.bench.kept_audio import AudioKeeper
 from voxnative.bench.matrix import LoadPoint, Row, ServerParams
@@ -45,7 +46,7 @@ class RunOptions:
         dataset: replaces every row's `dataset_path`.
         quality: "now", "later" (the speech is kept beside the report) or "none".
         n_quality: answers a step that are scored.
-        with_peers: run the rows' peers.
+        only: names of the targets that run; empty for all.
     """
 
     mode: str
@@ -57,7 +58,11 @@ class RunOptions:
     dataset: Path | None = None
     quality: str = "now"
     n_quality: int = 16
-    with_peers: bool = True
+    only: tuple[str, ...] = ()
+
+    def wants(self, target: str) -> bool:
+        """Whether a target is to run."""
+        return not self.only or target in self.only
 
 
 class Runner:
@@ -78,6 +83,10 @@ class Runner:
         self.entries: Entries = []
         self.not_run: list[dict[str, str]] = []
         self.targets: dict[str, Any] = {}
+        named = {OURS} | {spec.name for row in rows for spec in row.peers}
+        for name in options.only:
+            if name not in named:
+                raise BenchError(f"--only {name}: valid: {', '.join(sorted(named))}")
         self._items: dict[tuple[str, str, str], list[Item]] = {}
         for row in rows:  # everything that can be wrong is found before an engine starts
             self._items_of(row)
@@ -97,12 +106,12 @@ class Runner:
         for row in self.rows:
             groups.setdefault(row.server, []).append(row)
         for params, rows in groups.items():
-            if self.options.mode == "offline":
-                asyncio.run(self._run_offline(params, rows))
-            else:
-                self._run_server(params, rows)
-            if self.options.with_peers:
-                self._run_peers(rows, model_of(params, self.options.matrix))
+            if self.options.wants(OURS):
+                if self.options.mode == "offline":
+                    asyncio.run(self._run_offline(params, rows))
+                else:
+                    self._run_server(params, rows)
+            self._run_peers(rows, model_of(params, self.options.matrix))
 
     def found(self) -> dict[str, Any]:
         """What a report holds of the run so far."""
@@ -148,7 +157,8 @@ class Runner:
         """Each peer once for all rows that name it; a server is another target for each row."""
         specs: list[PeerSpec] = []
         for row in rows:
-            specs += [spec for spec in row.peers if spec not in specs]
+            new = [spec for spec in row.peers if spec not in specs]
+            specs += [spec for spec in new if self.options.wants(spec.name)]
         for spec in specs:
             its_rows = [row for row in rows if spec in row.peers]
             is_server = spec.kind == "openai"
@@ -156,7 +166,11 @@ class Runner:
                 reason = why_not(spec)
                 if reason is None:
                     try:
-                        asyncio.run(self._run_peer(open_peer(spec, group[0], model), group))
+                        asyncio.run(
+                            self._run_peer(
+                                open_peer(spec, group[0], model, self.options.matrix), group
+                            )
+                        )
                     except GUESTS_ERRORS as error:
                         reason = _told(error)
                 if reason is not None:

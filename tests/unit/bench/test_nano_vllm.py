@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import inspect
 import json
@@ -23,6 +24,7 @@ from tests.perf.peer import STAND_INS
 from voxnative.bench.matrix import read_matrix
 from voxnative.bench.peers.nano_vllm import NanoVllmTarget
 from voxnative.bench.peers.published_form import published_form
+from voxnative.bench.peers.stand_ins import stand_ins
 from voxnative.bench.record import SpeechTask
 from voxnative.bench.target import RequestError
 from voxnative.config import VoxConfig
@@ -211,3 +213,13 @@ def test_a_worker_that_does_not_start_is_gone_afterwards(
         asyncio.run(start())
     assert not multiprocessing.active_children()
     assert not [t for t in threading.enumerate() if t.name.startswith("voxcpm2-queue")]
+
+
+def test_stand_ins_are_there_for_the_peer_alone(tmp_path: Path) -> None:
+    (tmp_path / "not_installed.py").write_text('"""A stand-in."""')
+    before = list(sys.path)
+    with stand_ins({"not_installed": tmp_path, "numpy": Path("/no/where")}):
+        assert sys.path == [*before, str(tmp_path)]
+        assert importlib.import_module("not_installed").__doc__ == "A stand-in."
+    assert sys.path == before
+    assert importlib.util.find_spec("not_installed") is None

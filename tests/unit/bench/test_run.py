@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import soundfile
 import voxnative.bench.runner as runner_module
 from tests.unit.bench.answering import PAUSE_S, SAMPLES, answering_server
 from voxnative.bench.command import EXIT_BAD_INPUT, EXIT_MISSED, main
+from voxnative.bench.errors import BenchError
 from voxnative.bench.matrix import read_matrix
 from voxnative.bench.record import SpeechTask
 from voxnative.bench.runner import Runner, RunOptions
@@ -134,6 +136,12 @@ def test_a_peer_starts_once_for_all_rows_and_may_break_down(
         (f"t/default_voice/throughput/{i}", "guest", "RuntimeError: out of memory") for i in (2, 3)
     ]
     assert kept == [1, 2, 3, 4, 4, 4, 4]
+    guest.n_spoken = 0
+    peers_alone = Runner(replace(options, only=("voxcpm",)), read_matrix(matrix)[:1])
+    peers_alone.run()
+    assert [entry["target"] for entry in peers_alone.entries] == ["guest"]
+    with pytest.raises(BenchError, match="--only nobody: valid: voxcpm, voxnative"):
+        Runner(replace(options, only=("nobody",)), read_matrix(matrix))
 
 
 def test_speech_is_kept_and_scored_later(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 from voxnative.bench.errors import BenchError
 from voxnative.bench.http_target import HttpTarget
 from voxnative.bench.matrix import Row
+from voxnative.bench.paths import find_path
 from voxnative.bench.peers.spec import PeerSpec
 from voxnative.bench.target import Target
 
@@ -21,16 +23,17 @@ def why_not(spec: PeerSpec) -> str | None:
     return None
 
 
-def open_peer(spec: PeerSpec, row: Row, model: str) -> Target:
+def open_peer(spec: PeerSpec, row: Row, model: str, matrix: Path) -> Target:
     """The target of a peer, not started.
 
     Args:
         spec: the peer.
         row: the row that it is to run.
         model: the row's checkpoint directory, or the name it is served under.
+        matrix: the file that names the peer; paths are looked for around it.
 
     Raises:
-        BenchError: the peer takes no such row.
+        BenchError: the peer takes no such row, or a folder of it is not there.
     """
     if spec.kind == "openai":
         assert spec.url is not None
@@ -50,5 +53,13 @@ def open_peer(spec: PeerSpec, row: Row, model: str) -> Target:
     if spec.kind == "nano-vllm-voxcpm":
         from voxnative.bench.peers.nano_vllm import NanoVllmTarget
 
-        return NanoVllmTarget(spec.name, spec.model or model, spec.options)
+        folders = {name: _folder(spec, at, matrix) for name, at in spec.stand_ins.items()}
+        return NanoVllmTarget(spec.name, spec.model or model, spec.options, folders)
     raise BenchError(f"peer {spec.name}: kind {spec.kind} is not valid")
+
+
+def _folder(spec: PeerSpec, given: str, matrix: Path) -> Path:
+    found = find_path(given, matrix)
+    if found is None:
+        raise BenchError(f"peer {spec.name}: stand_ins: no folder {given}")
+    return found

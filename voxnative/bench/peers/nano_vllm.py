@@ -7,7 +7,7 @@ import importlib
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ import numpy as np
 from voxnative.bench.paths import shown_model
 from voxnative.bench.peers.published_form import published_form
 from voxnative.bench.peers.spoken_form import spoken_form
+from voxnative.bench.peers.stand_ins import stand_ins
 from voxnative.bench.record import SpeechTask
 from voxnative.bench.target import RequestError
 from voxnative.config import VoxConfig
@@ -41,11 +42,18 @@ class NanoVllmTarget:
         model: checkpoint directory or Hugging Face id.
         options: of ``VoxCPM.from_pretrained``. Its positions are limited to the checkpoint's by
             default, beyond which its kernels would read past a table.
+        folders: of stand-ins for modules that it asks for, see `stand_ins`.
     """
 
     max_streams: int | None = None
 
-    def __init__(self, name: str, model: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        options: Mapping[str, Any],
+        folders: Mapping[str, Path] | None = None,
+    ) -> None:
         from voxnative.checkpoint import resolve_checkpoint
 
         self.name = name
@@ -54,22 +62,25 @@ class NanoVllmTarget:
         self._config = VoxConfig.from_dir(self._directory)
         longest = min(_DEFAULTS["max_model_len"], self._config.lm.max_position_embeddings)
         self._options = _DEFAULTS | {"max_model_len": longest} | dict(options)
+        self._folders = dict(folders or {})
+        self._held = ExitStack()
         self._pool: Any = None
         self._latents: dict[str, asyncio.Future[bytes]] = {}
         self.start_s = 0.0
 
     async def __aenter__(self) -> Self:
-        from nanovllm_voxcpm import VoxCPM
-
         started = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:  # read once, while the worker starts
-            directory = published_form(self._directory, Path(folder))
+        self._held.enter_context(stand_ins(self._folders))
+        folder = self._held.enter_context(tempfile.TemporaryDirectory())
+        directory = published_form(self._directory, Path(folder))
+        try:
+            from nanovllm_voxcpm import VoxCPM
+
             self._pool = VoxCPM.from_pretrained(model=str(directory), **self._options)
-            try:
-                await self._pool.wait_for_ready()
-            except BaseException:
-                await self._pool.stop()
-                raise
+            await self._pool.wait_for_ready()
+        except BaseException:
+            await self._stop()
+            raise
         self.start_s = time.perf_counter() - started
         return self
 
@@ -79,7 +90,12 @@ class NanoVllmTarget:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._pool.stop()
+        await self._stop()
+
+    async def _stop(self) -> None:
+        with self._held:
+            if self._pool is not None:
+                await self._pool.stop()
 
     async def speak(self, task: SpeechTask) -> AsyncGenerator[tuple[np.ndarray, int], None]:
         """See `Target.speak`; each piece is a patch."""

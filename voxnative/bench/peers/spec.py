@@ -24,6 +24,8 @@ class PeerSpec:
         extra_body: fields added to each request to a server; null takes a field away.
         options: keyword arguments of a library's loader.
         sample_rate_hz: of a server whose answers do not state theirs.
+        stand_ins: module that a library asks for -> the folder that holds one to use where it is
+            not installed.
     """
 
     name: str
@@ -33,6 +35,7 @@ class PeerSpec:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     sample_rate_hz: int | None = None
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, content: Any, test_name: str) -> PeerSpec:
@@ -52,8 +55,11 @@ class PeerSpec:
             extra_body=fields.mapping("extra_body"),
             options=fields.mapping("options"),
             sample_rate_hz=fields.whole("sample_rate_hz", minimum=1),
+            stand_ins=fields.mapping("stand_ins"),
         )
         fields.finish()
         if (spec.kind == "openai") != (spec.url is not None):
             raise BenchError(f"{fields.where}: url belongs to kind openai, which needs it")
+        if spec.stand_ins and spec.kind != "nano-vllm-voxcpm":
+            raise BenchError(f"{fields.where}: stand_ins belongs to kind nano-vllm-voxcpm")
         return spec
