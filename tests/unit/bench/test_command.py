@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.bench.test_matrix import FIELD_ROW, FIELD_TEST
-from voxnative.bench.command import EXIT_BAD_INPUT, main
+from voxnative.bench.command import EXIT_BAD_INPUT, _parser, _rows, main
 from voxnative.bench.engine_target import offline_settings
 from voxnative.bench.errors import BenchError
 from voxnative.bench.machine import machine_facts
@@ -62,6 +62,14 @@ def test_usage(arguments: list[str], capfd: pytest.CaptureFixture) -> None:
         main(arguments)
     assert ended.value.code == EXIT_BAD_INPUT
     assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_another_checkpoint_for_all_rows(tmp_path: Path) -> None:
+    path = matrix(tmp_path, server_params={"model": "openbmb/VoxCPM2", "deploy": "deploy/cpu.yaml"})
+    args = _parser().parse_args(["serve", "--matrix", str(path), "--model", "/weights"])
+    assert {(row.server.model, row.server.deploy) for row in _rows(args)} == {
+        ("/weights", "deploy/cpu.yaml")
+    }
 
 
 def test_the_command_of_a_server(repo: Path) -> None:
