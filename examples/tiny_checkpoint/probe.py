@@ -1,9 +1,10 @@
 """Step `probe`: how well the VAE keeps speech, while it still trains.
 
 Sends the teacher's reading of some held-out lines through the VAE as it is on disk and writes
-them to `WORK/probe.npz` (int16, by line). Where whisper is installed it also gives their word
-error rate. Without, take the file to a machine that has it, into a folder without a VAE: there
-the step scores the file as it is.
+them to `WORK/probe.npz` (int16, by line), beside the reading itself: a word that the teacher's clip
+has lost, no VAE brings back. Where whisper is installed it also gives both word error rates.
+Without, take the file to a machine that has it, into a folder without a VAE: there the step scores
+the file as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from shards import read_shard, shard_indices, shard_path
 from training_files import newest_vae
 
 N_LINES = 40
+TEACHER = "teacher "  # before the line of an original clip
 
 
 def write_probe(settings, work: Path, weights: Path, target: Path) -> None:
@@ -37,26 +39,35 @@ def write_probe(settings, work: Path, weights: Path, target: Path) -> None:
             audio = torch.from_numpy(clip.samples.astype(np.float32) / 32768).to(device)
             samples = vae.decode(vae.encode(audio[None, None], rate_hz))[0, 0, : len(audio)]
             back[str(clip.line)] = (samples.clamp(-1, 1) * 32767).short().cpu().numpy()
+            back[f"{TEACHER}{clip.line}"] = clip.samples
     with open(target, "wb") as file:
         np.savez(file, rate_hz=rate_hz, **back)
 
 
 def score_probe(settings, work: Path, path: Path) -> dict:
-    """Word error rate of the lines in `path`."""
+    """Word error rates of the lines in `path`, through the VAE and as the teacher read them."""
     from voxnative.bench.recognise import Recogniser, word_error_rate
 
     texts = (work / "corpus" / "heldout.txt").read_text().splitlines()
     recogniser = Recogniser(settings.evaluate.n_threads)
+    rates: dict[str, float] = {}
     with np.load(path) as data:
+        names = [name for name in data.files if name != "rate_hz"]
         rate_hz = int(data["rate_hz"])
-        errors = [
-            recogniser.score(texts[int(line)], data[line].astype(np.float32) / 32768, rate_hz)
-            for line in data.files
-            if line != "rate_hz"
-        ]
-    misheard = [(e.n_errors, e.hypothesis) for e in errors if e.n_errors]
-    print(json.dumps(misheard[:10], ensure_ascii=False))
-    return {"lines": len(errors), "vae_wer": round(word_error_rate(errors), 2)}
+        for rate, is_teacher in (("vae_wer", False), ("teacher_wer", True)):
+            errors = [
+                recogniser.score(
+                    texts[int(name.removeprefix(TEACHER))],
+                    data[name].astype(np.float32) / 32768,
+                    rate_hz,
+                )
+                for name in names
+                if name.startswith(TEACHER) == is_teacher
+            ]
+            misheard = [(e.n_errors, e.hypothesis) for e in errors if e.n_errors]
+            print(rate, json.dumps(misheard[:10], ensure_ascii=False))
+            rates[rate] = round(word_error_rate(errors), 2)
+    return {"lines": len(errors)} | rates
 
 
 def run(settings, work: Path) -> dict:

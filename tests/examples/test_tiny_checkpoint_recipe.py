@@ -158,6 +158,7 @@ def test_a_finished_step_does_nothing_again(work: Path) -> None:
     assert summaries["teach"]["train"] > 0
     assert summaries["probe"]["weights"] == "decoder.pt"
     assert summaries["probe"]["vae_wer"] >= 0  # of noise; whisper may hear anything
+    assert summaries["probe"]["teacher_wer"] < 25  # its own clips, whole: no first words cut off
     assert (work / "tts" / "average.pt").stat().st_mtime_ns == before
 
 
