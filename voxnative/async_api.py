@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from voxnative.checkpoint import resolve_checkpoint
 from voxnative.config import VoxConfig
 from voxnative.errors import EngineError, InvalidRequestError, ParameterError
+from voxnative.frozen_heap import freeze_heap, thaw_heap
 from voxnative.long_request import LongRequest, plan_long
 from voxnative.long_speech import LongRun
 from voxnative.result import SpeechChunk, SpeechResult
@@ -128,6 +129,7 @@ class AsyncVoxNative:
         try:
             args = engine_args(self.directory, self.config, **settings)
             self._attach(await asyncio.to_thread(start_engine, args))
+            freeze_heap()
         except (RuntimeError, ValueError, TypeError) as error:  # vLLM's own, of every kind
             raise EngineError(f"the engine did not start: {error}") from error
         try:
@@ -158,6 +160,7 @@ class AsyncVoxNative:
         """Stop the engine; open requests end with an error."""
         if self._engine is not None and self._owns_engine:
             self._engine.shutdown()
+            thaw_heap()
         self._engine = self._loras = None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -13,7 +14,7 @@ import numpy as np
 from voxnative.config import VoxConfig
 from voxnative.errors import EngineError
 from voxnative.result import SpeechChunk, SpeechResult
-from voxnative.silence_guard import SilenceGuard
+from voxnative.silence_guard import SilenceGuard, loudest
 from voxnative.speech_request import SpeechRequest
 
 
@@ -57,8 +58,8 @@ class SpeechRun:
                     for samples in output.multimodal_output["model_outputs"]:
                         if self.ttfa_s is None:
                             self.ttfa_s = time.perf_counter() - self._started
-                        chunk = self._chunk(samples.numpy(), index)
-                        has_run_out = not guard.hears(chunk.samples)
+                        chunk, peak = self._chunk(samples.numpy(), index)
+                        has_run_out = not guard.hears(chunk.samples, peak)
                         yield chunk
                         index += 1
                     if output.finished:
@@ -72,10 +73,12 @@ class SpeechRun:
         if self.finish_reason not in ("stop", "length"):
             raise EngineError(f"the request was ended by the engine ({self.finish_reason})")
 
-    def _chunk(self, samples: np.ndarray, index: int) -> SpeechChunk:
-        if not np.isfinite(samples).all():
+    def _chunk(self, samples: np.ndarray, index: int) -> tuple[SpeechChunk, float]:
+        """A chunk and its loudest sample."""
+        peak = loudest(samples)
+        if not math.isfinite(peak):
             raise EngineError(f"chunk {index} holds samples that are not finite")
-        return SpeechChunk(samples, self._config.vae.out_sample_rate_hz, index)
+        return SpeechChunk(samples, self._config.vae.out_sample_rate_hz, index), peak
 
     async def result(self) -> SpeechResult:
         """Read all chunks."""

@@ -26,6 +26,7 @@ from tests.perf.published_format import write_published_format
 from tests.perf.scripted_core import ScriptedCore
 from voxnative.async_api import SHIPPED_CHECKPOINT, AsyncVoxNative
 from voxnative.config import VoxConfig
+from voxnative.frozen_heap import freeze_heap
 
 QUIET_S = 0.4  # for the last request to be out, before the core starts to speak
 
@@ -134,6 +135,7 @@ async def one_run(
 async def measure(arguments: argparse.Namespace, core: ScriptedCore) -> dict[str, Any]:
     engine = stand_in_engine(arguments.model, core, max(arguments.streams, 8))
     speech = AsyncVoxNative.from_engine(arguments.model, engine)
+    freeze_heap()  # as AsyncVoxNative.start does
     await one_run(speech, core, arguments, None)  # imports and first calls
     runs = [await one_run(speech, core, arguments, None) for _ in range(arguments.repeats)]
     if arguments.profile:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from typing import Any
 
+import pytest
 import torch
 from vllm import SamplingParams
+from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from voxnative.engine.output import SpeechOutputProcessor, SpeechRequestOutput
 
 
-def add(processor: SpeechOutputProcessor, request_id: str) -> RequestOutputCollector:
-    sampling = SamplingParams(output_kind=RequestOutputKind.DELTA, detokenize=False)
+def add(
+    processor: OutputProcessor, request_id: str, kind: RequestOutputKind = RequestOutputKind.DELTA
+) -> RequestOutputCollector:
+    sampling = SamplingParams(output_kind=kind, detokenize=False)
     request = EngineCoreRequest(
         request_id=request_id,
         external_req_id=request_id,
@@ -27,7 +34,7 @@ def add(processor: SpeechOutputProcessor, request_id: str) -> RequestOutputColle
         cache_salt=None,
         data_parallel_rank=None,
     )
-    queue = RequestOutputCollector(RequestOutputKind.DELTA, request_id)
+    queue = RequestOutputCollector(kind, request_id)
     processor.add_request(request, None, queue=queue)
     return queue
 
@@ -95,3 +102,91 @@ def test_requests_do_not_mix() -> None:
     processor.process_outputs([step("b", 5.0), step("a", 6.0)])
     assert read(queue).multimodal_output["model_outputs"][0][0] == 6.0
     assert read(other).multimodal_output["model_outputs"][0][0] == 5.0
+
+
+class Stock:
+    """The stock processor beside ours, for the same requests and core outputs without samples."""
+
+    def __init__(self, kind: RequestOutputKind = RequestOutputKind.DELTA) -> None:
+        self.stock = OutputProcessor(None, log_stats=True)
+        self.ours = SpeechOutputProcessor.from_stock(OutputProcessor(None, log_stats=True))
+        self.stock_queue = add(self.stock, "a", kind)
+        self.queue = add(self.ours, "a", kind)
+        self.stats = [IterationStats(), IterationStats()]
+
+    def step(self, **fields: Any) -> None:
+        def output() -> EngineCoreOutput:
+            return EngineCoreOutput(request_id="a", new_token_ids=[7], **fields)
+
+        self.stock.process_outputs([output()], 1.0, self.stats[0])
+        with_samples = output()
+        with_samples.pooling_output = torch.ones(2)
+        self.ours.process_outputs([with_samples], 1.0, self.stats[1])
+
+    def check(self) -> None:
+        """Both readers get the same now."""
+        ours, stock = self.queue.get_nowait(), self.stock_queue.get_nowait()
+        assert isinstance(ours, SpeechRequestOutput)
+        assert isinstance(stock, RequestOutput)
+        fields = dict(ours.__dict__)
+        samples = fields.pop("multimodal_output")["model_outputs"]
+        assert len(samples) == len(ours.outputs[0].token_ids)
+        expected = dict(stock.__dict__)
+        for shown in (fields, expected):
+            shown["outputs"] = [dataclasses.asdict(one) for one in shown["outputs"]]
+            shown["metrics"] = {
+                name: value
+                for name, value in dataclasses.asdict(shown["metrics"]).items()
+                if not name.endswith(("_ts", "_time", "_latency"))
+            }
+        assert fields == expected
+
+
+PREFILL = PrefillStats()
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+@pytest.mark.parametrize("kind", [RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE])
+def test_outputs_are_those_of_the_stock_processor(kind: RequestOutputKind, is_slow: bool) -> None:
+    """Of every step, whether they are read one by one or merge."""
+    both = Stock(kind)
+    steps: list[dict[str, Any]] = [
+        {"prefill_stats": PREFILL},
+        {},
+        {},
+        {"stop_reason": 130},
+        {"kv_transfer_params": {"a": 1}},
+        {},
+        {"finish_reason": FinishReason.STOP, "stop_reason": 130},
+    ]
+    for fields in steps:
+        both.step(**fields)
+        if not is_slow and kind is RequestOutputKind.DELTA:
+            both.check()
+    if is_slow and kind is RequestOutputKind.DELTA:
+        both.check()
+    assert both.ours.request_states == both.stock.request_states == {}
+    counted = [(s.num_generation_tokens, len(s.inter_token_latencies_iter)) for s in both.stats]
+    assert counted[0] == counted[1] == (len(steps), len(steps) - 1)
+
+
+def test_only_first_and_last_outputs_take_the_stock_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor, queue = start("a")
+    state = processor.request_states["a"]
+    n_made = 0
+    make = state.make_request_output
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal n_made
+        n_made += 1
+        return make(*arguments, **named)
+
+    monkeypatch.setattr(state, "make_request_output", counted)
+    for value in range(20):
+        processor.process_outputs([step("a", value)])
+        (chunk,) = read(queue).multimodal_output["model_outputs"]
+        assert chunk.tolist() == [value] * 4
+    assert n_made == 1
+    processor.process_outputs([step("a", 20, FinishReason.STOP)])
+    assert n_made == 2
+    assert read(queue).finished

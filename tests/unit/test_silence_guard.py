@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from voxnative.silence_guard import SilenceGuard
+from voxnative.silence_guard import SilenceGuard, loudest
 
 RATE_HZ = 16_000
 PATCH = 2_560
@@ -21,7 +21,7 @@ def heard_until(samples: np.ndarray, max_silence_s: float) -> float | None:
     guard = SilenceGuard(max_silence_s, RATE_HZ)
     for start in range(0, len(samples), PATCH):
         block = samples[start : start + PATCH]
-        if not guard.hears(block):
+        if not guard.hears(block, loudest(block)):
             return (start + len(block)) / RATE_HZ
     return None
 
@@ -60,3 +60,27 @@ def test_zero_waits_for_ever() -> None:
 def test_a_silence_shorter_than_a_patch() -> None:
     samples = np.concatenate([tone(0.15, 0.5), np.zeros(PATCH, np.float32)])
     assert heard_until(samples, 0.1) is not None
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_the_loudest_sample_tells_of_any_that_is_not_finite(bad: float) -> None:
+    samples = tone(0.16, 0.5)
+    assert loudest(samples) == pytest.approx(0.5, abs=0.01)
+    assert loudest(-samples) == loudest(samples)
+    samples[100] = bad
+    assert not np.isfinite(loudest(samples))
+
+
+def test_the_end_of_the_sound_is_known_to_the_sample() -> None:
+    """Whatever the chunks, and although most of them are not searched."""
+    chance = np.random.default_rng(3)
+    for _ in range(200):
+        n_spoken, n_silent = chance.integers(1, 4_000, 2)
+        spoken = np.full(n_spoken, 0.3, np.float32)
+        limit_s = n_silent / RATE_HZ
+        chunk = int(chance.integers(1, 900))
+        for n_zeros, expected in ((n_silent - 1, True), (n_silent, False)):
+            samples = np.concatenate([spoken, np.zeros(n_zeros, np.float32)])
+            guard = SilenceGuard(limit_s, RATE_HZ)
+            parts = [samples[i : i + chunk] for i in range(0, len(samples), chunk)]
+            assert all(guard.hears(part, loudest(part)) for part in parts) is expected

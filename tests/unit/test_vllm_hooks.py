@@ -35,6 +35,7 @@ from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import AsyncMPClient, BackgroundResources
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.engine.utils import CoreEngineProcManager
 from vllm.v1.outputs import ModelRunnerOutput
@@ -79,6 +80,17 @@ HOOKS: list[tuple[Callable[..., Any], list[str]]] = [
     (MultiModalBatchedField, ["keep_on_cpu"]),
     (SamplingParams.clone, ["self"]),
     (PlaceholderRange, ["offset", "length", "is_embed"]),
+    (IncrementalDetokenizer.update, ["self", "new_token_ids", "stop_terminated"]),
+    (
+        OutputProcessor._update_stats_from_output,
+        [
+            "self",
+            "req_state",
+            "engine_core_output",
+            "engine_core_timestamp",
+            "iteration_stats",
+        ],
+    ),
     (SupportsMultiModal.embed_multimodal, ["self", "kwargs"]),
     (BaseDummyInputsBuilder.get_dummy_mm_data, ["self", "seq_len", "mm_counts", "mm_options"]),
     (BaseMultiModalProcessor.get_dummy_inputs, ["self", "seq_len", "mm_counts", "mm_options"]),

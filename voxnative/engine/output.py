@@ -4,19 +4,27 @@ The worker sends one tensor of new samples a step beside the new token. vLLM's s
 output processor would take it for the result of a pooling request, and its collector
 would overwrite what a slow reader has not fetched. Here the tensors are taken off the
 core outputs and ride on the request's own outputs, which concatenate when they merge.
+
+Nearly all core outputs are a token of a running request and nothing else. What the stock
+processor makes of those is always the same, so they are put here; first and last outputs, and
+whatever says more, go through the stock processor.
 """
 
 from typing import Any
 
 import torch
-from vllm.outputs import RequestOutput
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.output_processor import (
     OutputProcessor,
     OutputProcessorOutput,
     RequestOutputCollector,
+    RequestState,
 )
 from vllm.v1.engine.parallel_sampling import ParentRequest
+from vllm.v1.metrics.stats import IterationStats
 
 
 class SpeechRequestOutput(RequestOutput):
@@ -44,18 +52,42 @@ class SpeechRequestOutput(RequestOutput):
         super().add(next_output, aggregate)
 
 
+# Fields that say something of one output alone.
+_OF_ONE_OUTPUT = {"kv_transfer_params": None, "ec_transfer_params": None}
+
+
 class ChunkCollector:
     """Stands between the output processor and the reader's queue and attaches chunks."""
 
     def __init__(self, queue: RequestOutputCollector) -> None:
         self.queue = queue
         self.chunks: list[torch.Tensor] = []
+        self._fields: dict[str, Any] | None = None  # of the request's outputs
+
+    @property
+    def has_put(self) -> bool:
+        """Whether the stock processor has made an output of this request."""
+        return self._fields is not None
 
     def put(self, output: Any) -> None:
         """Attach what has come since the last output; errors and the like pass as they are."""
         if isinstance(output, RequestOutput):
+            self._fields = output.__dict__ | _OF_ONE_OUTPUT
             output = SpeechRequestOutput.from_stock(output, self.chunks)
             self.chunks = []
+        self.queue.put(output)
+
+    def put_step(self, token_ids: list[int]) -> None:
+        """Put what the stock processor would make of a further token and nothing else."""
+        output = SpeechRequestOutput.__new__(SpeechRequestOutput)
+        output.__dict__.update(self._fields or {})
+        output.outputs = [
+            CompletionOutput(
+                index=0, text="", token_ids=token_ids, cumulative_logprob=None, logprobs=None
+            )
+        ]
+        output.multimodal_output = {"model_outputs": self.chunks}
+        self.chunks = []
         self.queue.put(output)
 
 
@@ -91,14 +123,43 @@ class SpeechOutputProcessor(OutputProcessor):
         super().add_request(request, prompt, parent_req, request_index, collector)
 
     def process_outputs(
-        self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
+        self,
+        engine_core_outputs: list[EngineCoreOutput],
+        engine_core_timestamp: float | None = None,
+        iteration_stats: IterationStats | None = None,
+        weight_version: str | None = None,
     ) -> OutputProcessorOutput:
-        """Move each core output's tensor to its request before the stock processing."""
+        """Move each core output's tensor to its request, and put or process the output."""
+        others = []
         for output in engine_core_outputs:
             samples, output.pooling_output = output.pooling_output, None
             state = self.request_states.get(output.request_id)
-            # No state: the request was aborted while this step ran; its samples end here.
-            if samples is not None and state is not None:
-                collector: Any = state.queue
+            if state is None:
+                continue  # aborted while this step ran; its samples end here
+            collector: Any = state.queue
+            if samples is not None:
                 collector.chunks.append(samples)
-        return super().process_outputs(engine_core_outputs, *args, **kwargs)
+            if weight_version is not None or not _is_further_step(output, state):
+                others.append(output)
+                continue
+            self._update_stats_from_output(state, output, engine_core_timestamp, iteration_stats)
+            state.detokenizer.update(output.new_token_ids, False)  # type: ignore[union-attr]
+            collector.put_step(output.new_token_ids)
+        return super().process_outputs(
+            others, engine_core_timestamp, iteration_stats, weight_version
+        )
+
+
+def _is_further_step(output: EngineCoreOutput, state: RequestState) -> bool:
+    """Whether an output is tokens and nothing else, of a request that has had an output."""
+    collector: Any = state.queue
+    return (
+        collector.has_put
+        and not state.is_prefilling
+        and state.output_kind is RequestOutputKind.DELTA
+        and state.stream_interval == 1
+        and type(state.detokenizer) is IncrementalDetokenizer  # no text is asked for
+        and state.parent_req is None
+        and not state.streaming_input
+        and output == EngineCoreOutput(output.request_id, output.new_token_ids)
+    )
