@@ -337,6 +337,10 @@ def test_graph_settings_that_were_left_open_are_filled(vllm_config: VllmConfig) 
     scheduler.max_num_batched_tokens = 2 * MAX_GRAPH_TOKENS
     use_full_graphs(config)
     assert compilation.cudagraph_capture_sizes[-1] == MAX_GRAPH_TOKENS
+    compilation.cudagraph_capture_sizes = compilation.max_cudagraph_capture_size = None
+    scheduler.max_num_seqs = 1
+    use_full_graphs(config)
+    assert compilation.cudagraph_capture_sizes[-1] == config.model_config.max_model_len
     compilation.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
     compilation.cudagraph_capture_sizes = [1, 2]
     attention.flash_attn_max_num_splits_for_cuda_graph = 4

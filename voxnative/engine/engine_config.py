@@ -133,6 +133,8 @@ def use_full_graphs(vllm_config: VllmConfig) -> None:
     )
     if sizes_are_open:
         limit = MAX_GRAPH_TOKENS if vllm_config.lora_config is None else MAX_LORA_GRAPH_TOKENS
-        largest = min(limit, scheduler.max_num_batched_tokens)
+        # A graph is captured over as many requests as may run; none may be longer than the model.
+        most = scheduler.max_num_seqs * vllm_config.model_config.max_model_len
+        largest = min(limit, scheduler.max_num_batched_tokens, most)
         largest = max(largest, scheduler.max_num_seqs)
         compilation.cudagraph_capture_sizes = batch_buckets(largest)
