@@ -80,14 +80,16 @@ def stages_report(config: VoxConfig, device: torch.device, *, kernels: bool) -> 
         fuse_local_networks(eight, kernels=kernels, fp8=True)
         velocity = eight.feat_decoder.estimator(x, mu, t, 0 * t, cond)
         report["fp8 velocity"] = difference(velocity, velocity_exact)
-    report["vae"] = _vae_report(exact, device, P, D)
+    report["vae"] = _vae_report(exact, device, P, D, kernels=kernels)
     return report
 
 
-def _vae_report(nets: Any, device: torch.device, P: int, D: int) -> dict[str, Any]:
+def _vae_report(
+    nets: Any, device: torch.device, P: int, D: int, *, kernels: bool
+) -> dict[str, Any]:
     """Deltas against the whole decode in fp32, and each precision's distance from fp32."""
     latents = torch.randn(3, 6 * P, D, device=device)
-    decoders = {name: StreamDecoder(nets.audio_vae, name) for name in PRECISIONS}
+    decoders = {name: StreamDecoder(nets.audio_vae, name, kernels=kernels) for name in PRECISIONS}
     waves = {}
     for name, decoder in decoders.items():
         if name == "fp16" and device.type != "cuda":
@@ -124,21 +126,32 @@ async def cramped_isolation(
 
 
 async def isolation(speech: AsyncVoxNative, n_others: int, n_patches: int) -> dict[str, Any]:
-    """A few requests alone, then fed back their own latents among others that come and go."""
+    """A few requests alone, then fed back their own latents among others that come and go.
+
+    The others say other things: with one text for all, keys of the wrong request hardly show.
+    """
     engine = speech._engine
     seeds = list(range(9000, 9004))
 
-    async def speak(seed: int, delay_s: float = 0.0, steps: int = n_patches) -> int:
+    async def speak(
+        seed: int, delay_s: float = 0.0, steps: int = n_patches, text: str = TEXT
+    ) -> int:
         await asyncio.sleep(delay_s)
         arguments = {"seed": seed, "max_steps": steps, "min_steps": steps - 1, "max_silence_s": 0}
-        return (await speech.synthesize(TEXT, cfg=2.0, timesteps=10, **arguments)).n_patches
+        return (await speech.synthesize(text, cfg=2.0, timesteps=10, **arguments)).n_patches
 
     await engine.collective_rpc("record", args=(False,))
     alone = [await speak(seed) for seed in seeds]
     await engine.collective_rpc("record", args=(True,))
     chance = random.Random(3)
+    words = TEXT.split()
     others = [
-        speak(i, 0.5 * chance.random(), chance.randint(n_patches // 2, 2 * n_patches))
+        speak(
+            i,
+            0.5 * chance.random(),
+            chance.randint(n_patches // 2, 2 * n_patches),
+            " ".join(chance.sample(words, len(words))),
+        )
         for i in range(n_others)
     ]
     among = await asyncio.gather(*(speak(seed, 0.1) for seed in seeds), *others)
@@ -151,4 +164,5 @@ async def isolation(speech: AsyncVoxNative, n_others: int, n_patches: int) -> di
         "preemptions": n_preempted,
         "requests": compared,
         "cosine_min": min(c["cosine_min"] for c in compared.values()),
+        "hidden_cosine_min": min(c["hidden_cosine_min"] for c in compared.values()),
     }

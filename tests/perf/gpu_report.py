@@ -42,6 +42,7 @@ import torch
 
 import voxnative
 from tests.perf.full_size import write_full_size
+from tests.perf.gpu_bar import bar_rows, correctness_rows
 from voxnative.config import VoxConfig
 
 FULL_SIZE = Path(tempfile.gettempdir()) / "voxnative-full-size"
@@ -266,55 +267,12 @@ def joined(job: Job) -> dict[str, Any]:
         for name in RESULTS
         if (file := job.out / f"{name}.json").exists()
     }
-    return {"machine": machine(job), "bar": bar_rows(found), "parts": found}
-
-
-def bar_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ours, the peer's and their ratio, for each row of the bar that was measured."""
-    ours = found.get("serve", {}).get("together", {})
-    peer = found.get("peer", {}).get("together", {})
-
-    def pick(runs: dict[str, Any], n: str, *keys: str) -> float | None:
-        value: Any = runs.get(n, {})
-        for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
-
-    def peak(runs: dict[str, Any]) -> float | None:
-        return max((r.get("total_real_time_factor", 0.0) for r in runs.values()), default=None)
-
-    def capacity(runs: dict[str, Any]) -> int | None:
-        in_time = [int(n) for n, r in runs.items() if r.get("late_chunks") == 0]
-        return max(in_time, default=None)
-
-    first_p99 = "ttfa_ms", "p99"
-    serve = found.get("serve", {})
-    rows = [
-        ("RTF, one stream", "1", ("rtf_median",), 0.055, 0.030),
-        ("first audio, one stream, ms", "1", ("ttfa_ms", "p50"), 30, 18),
-        ("total at 64 streams", "64", ("total_real_time_factor",), 330, 600),
-        ("first audio p99, 64 at once, ms", "64", first_p99, 120, 60),
-    ]
-    measured = [
-        (name, pick(ours, n, *keys), pick(peer, n, *keys), required, aim)
-        for name, n, keys, required, aim in rows
-    ]
-    measured += [
-        ("peak total", peak(ours), peak(peer), 400, 700),
-        ("first audio p99, Poisson at 70 %, ms", pick(serve, "poisson", *first_p99), None, 150, 60),
-        ("most streams with every chunk in time", capacity(ours), capacity(peer), 256, 400),
-    ]
-    return [
-        {
-            "row": name,
-            "ours": ours_value,
-            "peer": peer_value,
-            "ratio": round(ours_value / peer_value, 3) if ours_value and peer_value else None,
-            "required": required,
-            "aim": aim,
-        }
-        for name, ours_value, peer_value, required, aim in measured
-    ]
+    return {
+        "machine": machine(job),
+        "bar": bar_rows(found),
+        "correct": correctness_rows(found),
+        "parts": found,
+    }
 
 
 def main() -> None:
@@ -351,7 +309,7 @@ def main() -> None:
     failed = [name for name in names if run_in_own_process(job, name)]
     report = joined(job) | {"failed": failed}
     (job.out / "report.json").write_text(json.dumps(report, indent=1))
-    for row in report["bar"]:
+    for row in (*report["bar"], *report["correct"]):
         print(row, flush=True)
     print("failed:", ", ".join(failed) or "none", flush=True)
 

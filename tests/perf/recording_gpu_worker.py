@@ -26,6 +26,7 @@ class RecordingSidePath(SidePath):
         self.is_recording = True
         self.made: dict[int, list[torch.Tensor]] = {}
         self.embedded: dict[int, list[torch.Tensor]] = {}
+        self.heard: dict[int, list[torch.Tensor]] = {}  # what the language models said, [2H] a step
         self.batch_sizes: dict[int, list[int]] = {}
         self.forced = forced
 
@@ -44,6 +45,7 @@ class RecordingSidePath(SidePath):
             seed, step = request.params.seed, request.n_steps - 1
             self.made.setdefault(seed, []).append(self.patches[row].clone())
             self.embedded.setdefault(seed, []).append(self.embeds[row].clone())
+            self.heard.setdefault(seed, []).append(self.hidden[row].clone())
             self.batch_sizes.setdefault(seed, []).append(len(requests))
             forced = self.forced.get(seed)
             if forced is not None and step < len(forced[0]):
@@ -105,6 +107,9 @@ class RecordingGPUWorker(SpeechGPUWorker):
                 seed: (torch.stack(patches), torch.stack(side_path.embedded[seed]))
                 for seed, patches in side_path.made.items()
             }
+            self.heard_alone = {
+                seed: torch.stack(hidden) for seed, hidden in side_path.heard.items()
+            }
         side_path.begin_recording(forced)
 
     def compare(self) -> dict[str, Any]:
@@ -118,10 +123,14 @@ class RecordingGPUWorker(SpeechGPUWorker):
             expected = patches[:n].flatten(1).float()
             cosine = torch.nn.functional.cosine_similarity(made[:n], expected)
             error = (made[:n] - expected).norm(dim=1) / expected.norm(dim=1)
+            hidden = torch.stack(side_path.heard.get(seed, []))[:n].float()
+            alone = self.heard_alone[seed][:n].float()
+            hidden_cosine = torch.nn.functional.cosine_similarity(hidden, alone)
             result[str(seed)] = {
                 "patches": n,
                 "cosine_min": float(cosine.min()),
                 "relative_error_max": float(error.max()),
+                "hidden_cosine_min": float(hidden_cosine.min()),
                 "batch_sizes": sorted(set(side_path.batch_sizes[seed])),
             }
         return result

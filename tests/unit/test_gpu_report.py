@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.perf.gpu_report import Job, bar_rows
+from tests.perf.gpu_bar import bar_rows, correctness_rows
+from tests.perf.gpu_report import Job
 from tests.perf.load import Stream, summary
 from tests.perf.timeline import timeline
 
@@ -49,6 +50,25 @@ def test_the_bar_beside_the_peer(tmp_path: Path) -> None:
     arguments = Namespace(device="cpu", checkpoint=tmp_path, tiny=False, out=tmp_path)
     Job(arguments).keep("bar", {"rows": list(rows.values()), "count": np.int64(3)})
     assert json.loads((tmp_path / "bar.json").read_text())["count"] == 3
+
+
+def test_the_verdicts() -> None:
+    close = {"cosine_min": 0.99995, "hidden_cosine_min": 0.99, "preemptions": 0}
+    tiny = {"behaviour": {"lengths_within_a_patch": True, "left_over": ["a"]}}
+    stages = {"kernels": {"vae": {"snr_db": {"fp16": 62.0}}}}
+    found = {"among": close, "cramped": close, "tiny": tiny, "stages": stages}
+    verdicts = {row["row"]: row["ok"] for row in correctness_rows(found)}
+    assert verdicts == {
+        "patches among others, cosine": True,
+        "hidden states among others, cosine": False,
+        "patches among others, preempted, cosine": True,
+        "hidden states among others, preempted, cosine": False,
+        "preemptions": False,
+        "lengths alone and in a batch within a patch": True,
+        "requests left over": False,
+        "AudioVAE in fp16, kernels, dB": True,
+    }
+    assert correctness_rows({}) == []
 
 
 def test_the_device_timeline() -> None:
