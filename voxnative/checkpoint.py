@@ -85,12 +85,15 @@ def iter_lm_tensors(directory: Path) -> Iterator[NamedTensor]:
         yield from iter_file(file, names)
 
 
-def iter_vae_tensors(directory: Path, prefix: str = "") -> Iterator[NamedTensor]:
+def iter_vae_tensors(
+    directory: Path, prefix: str = "", *, shapes_only: bool = False
+) -> Iterator[NamedTensor]:
     """Every tensor of the VAE file, weight norm folded (then in fp32).
 
     Args:
         directory: the checkpoint.
         prefix: put in front of every name, such as "audio_vae.".
+        shapes_only: tensors without data; nothing is computed.
 
     Yields:
         (name, tensor, file).
@@ -100,6 +103,8 @@ def iter_vae_tensors(directory: Path, prefix: str = "") -> Iterator[NamedTensor]
     """
     for file, names in find_weights(directory, ("audiovae.safetensors", "audiovae.pth")):
         tensors = {name: tensor for name, tensor, _ in iter_file(file, names)}
+        if shapes_only:
+            tensors = {name: tensor.to("meta") for name, tensor in tensors.items()}
         for name, tensor in fold_weight_norm(tensors, file).items():
             yield prefix + name, tensor, file
 

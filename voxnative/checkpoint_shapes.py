@@ -20,17 +20,26 @@ Shape = tuple[int, ...]
 def verify_checkpoint(directory: Path, config: VoxConfig) -> None:
     """Compare a directory's weight files with its configuration, before any engine starts.
 
+    Nothing is computed with the tensors: a process that has used torch's OpenMP threads cannot
+    be forked into an engine that will use them too.
+
     Raises:
         CheckpointError: names each missing, unexpected or mis-shaped tensor, and the file.
     """
-    found = {name: (tuple(t.shape), file) for name, t, file in iter_tensors(directory)}
+    tensors = iter_tensors(directory, shapes_only=True)
+    found = {name: (tuple(t.shape), file) for name, t, file in tensors}
     check_names(expected_shapes(config), found)
 
 
-def iter_tensors(directory: Path) -> Iterator[NamedTensor]:
-    """Every tensor of a checkpoint, one at a time; the AudioVAE's with ``audio_vae.`` in front."""
+def iter_tensors(directory: Path, *, shapes_only: bool = False) -> Iterator[NamedTensor]:
+    """Every tensor of a checkpoint, one at a time; the AudioVAE's with ``audio_vae.`` in front.
+
+    Args:
+        directory: the checkpoint.
+        shapes_only: the AudioVAE's tensors without data, for nothing to be computed.
+    """
     yield from iter_lm_tensors(directory)
-    yield from iter_vae_tensors(directory, "audio_vae.")
+    yield from iter_vae_tensors(directory, "audio_vae.", shapes_only=shapes_only)
 
 
 def expected_shapes(config: VoxConfig) -> dict[str, Shape]:

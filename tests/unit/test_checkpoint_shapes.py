@@ -26,6 +26,17 @@ def test_expected_is_what_the_reference_saves(architecture: str, tmp_path: Path)
     assert expected_shapes(VoxConfig.from_dir(checkpoint)) == found
 
 
+def test_shapes_are_known_without_computing(tmp_path: Path) -> None:
+    """Weight-norm pairs are folded by a product, which torch gives to several threads."""
+    directory = write_checkpoint(tmp_path / "model", vae_file="pth")
+    whole = {name: tuple(tensor.shape) for name, tensor, _ in iter_tensors(directory)}
+    bare = {name: tensor for name, tensor, _ in iter_tensors(directory, shapes_only=True)}
+    assert {name: tuple(tensor.shape) for name, tensor in bare.items()} == whole
+    vae = [tensor for name, tensor in bare.items() if name.startswith("audio_vae.")]
+    assert len(vae) > 10
+    assert all(tensor.is_meta for tensor in vae)
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
