@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -174,9 +175,9 @@ class LongRun:
         failure: Exception | str = ""
         for attempt in range(ATTEMPTS):
             try:
-                call, joined = await asyncio.to_thread(
-                    request.request, piece, attempt, spoken_before, self._first
-                )
+                build = partial(request.request, piece, attempt, spoken_before, self._first)
+                is_built = piece.index == request.first_piece
+                call, joined = build() if is_built else await asyncio.to_thread(build)
             except InvalidRequestError as error:
                 failure = error
                 break

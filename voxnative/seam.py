@@ -34,7 +34,8 @@ class Seam:
             samples = samples.copy()
             samples[:n_rising] *= self._rise[self._n_risen :][:n_rising]
             self._n_risen += n_rising
-        samples = np.concatenate([self._held, samples])
+        if len(self._held):
+            samples = np.concatenate([self._held, samples])
         n_ready = len(samples) if is_last_piece else max(0, len(samples) - len(self._rise))
         self._held = samples[n_ready:]
         return samples[:n_ready]

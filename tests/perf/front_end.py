@@ -46,6 +46,9 @@ class Collections:
         self.seconds += time.perf_counter() - self._started
         self.n_full += info["generation"] == 2
 
+    def close(self) -> None:
+        gc.callbacks.remove(self._note)
+
 
 def stand_in_engine(model: Path, core: ScriptedCore, max_num_seqs: int) -> Any:
     """vLLM's asynchronous engine as we start it, around a scripted core."""
@@ -114,7 +117,7 @@ async def one_run(
     chunks = cpu.since()
     n_chunks = sum(counts)
     assert n_chunks == n_streams * n_patches, n_chunks
-    gc.callbacks.remove(collections._note)
+    collections.close()
     if part is not None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
         pstats.Stats(profile).sort_stats("cumulative").print_stats(70)
@@ -141,6 +144,11 @@ async def measure(arguments: argparse.Namespace, core: ScriptedCore) -> dict[str
     if arguments.profile:
         await one_run(speech, core, arguments, arguments.profile)
     engine.shutdown()
+    return report(arguments, runs)
+
+
+def report(arguments: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Best, median and worst of each figure over the runs."""
     return {
         "streams": arguments.streams,
         "patches": arguments.patches,
@@ -152,15 +160,19 @@ async def measure(arguments: argparse.Namespace, core: ScriptedCore) -> dict[str
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=SHIPPED_CHECKPOINT)
-    parser.add_argument("--published-format", action="store_true")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--patches", type=int, default=40)
     parser.add_argument("--step-ms", type=float, default=24.0)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--profile", choices=("hand_over", "chunks"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=SHIPPED_CHECKPOINT)
+    parser.add_argument("--published-format", action="store_true")
+    add_arguments(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.published_format:

@@ -53,3 +53,9 @@ def test_the_given_samples_are_not_written_to() -> None:
 def test_one_piece_passes_at_once() -> None:
     samples = np.ones(100, np.float32)
     assert np.array_equal(Seam(RATE_HZ).feed(samples, is_last_piece=True), samples)
+
+
+def test_one_piece_is_not_copied() -> None:
+    blocks = [np.ones(100, np.float32) for _ in range(3)]
+    seam = Seam(RATE_HZ)
+    assert all(np.shares_memory(seam.feed(block, is_last_piece=True), block) for block in blocks)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
+from types import TracebackType
 
 from starlette.responses import StreamingResponse
 from starlette.types import Send
@@ -31,6 +32,52 @@ async def opened(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
                 yield piece
 
     return all_pieces()
+
+
+class Patience:
+    """Ends a block when one of its waits takes too long.
+
+    ``asyncio.timeout`` around each of many short waits costs more than they do; here one timer
+    looks whether somebody waits, and is set again for when that would be too long.
+
+    Args:
+        limit_s: longest wait.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._waits_since: float | None = None
+        self._timeout = asyncio.timeout(None)
+
+    async def __aenter__(self) -> Patience:
+        await self._timeout.__aenter__()
+        self._timer = self._loop.call_later(self._limit_s, self._look)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Raises TimeoutError where a wait was too long."""
+        self._timer.cancel()
+        await self._timeout.__aexit__(kind, error, trace)
+
+    async def wait(self, work: Awaitable[None]) -> None:
+        """Await `work`, at most `limit_s`."""
+        self._waits_since = self._loop.time()
+        await work
+        self._waits_since = None
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        since = now if self._waits_since is None else self._waits_since
+        if now - since >= self._limit_s:
+            self._timeout.reschedule(now)
+        else:
+            self._timer = self._loop.call_at(since + self._limit_s, self._look)
 
 
 class SpeechStream(StreamingResponse):
@@ -64,9 +111,10 @@ class SpeechStream(StreamingResponse):
                 }
             )
             try:
-                async for piece in pieces:
-                    async with asyncio.timeout(self._reader_timeout_s):
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                async with Patience(self._reader_timeout_s) as patience:
+                    async for piece in pieces:
+                        message = {"type": "http.response.body", "body": piece, "more_body": True}
+                        await patience.wait(send(message))
             except TimeoutError:
                 logger.warning(
                     "A client read nothing for %g s; its stream is closed.", self._reader_timeout_s

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from voxnative.serving.http_errors import engine_dead
-from voxnative.serving.streaming import SpeechStream, opened
+from voxnative.serving.streaming import Patience, SpeechStream, opened
 
 BODY = "http.response.body"
 
@@ -83,3 +84,47 @@ def test_an_error_before_the_first_piece_is_raised() -> None:
     with pytest.raises(type(engine_dead())):
         asyncio.run(scenario())
     assert pieces.closed
+
+
+def test_many_waits_may_together_take_longer_than_one_may() -> None:
+    async def scenario() -> int:
+        n_waits = 0
+        async with Patience(0.2) as patience:
+            for _ in range(5):
+                await patience.wait(asyncio.sleep(0.08))
+                n_waits += 1
+            await asyncio.sleep(0.3)  # not a wait of its own
+            await patience.wait(asyncio.sleep(0))
+        return n_waits
+
+    assert asyncio.run(scenario()) == 5
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 0.15])
+def test_a_wait_that_takes_too_long_ends_the_block(idle_s: float) -> None:
+    waits: list[float] = []
+
+    async def scenario() -> None:
+        async with Patience(0.1) as patience:
+            await asyncio.sleep(idle_s)
+            waits.append(time.monotonic())
+            await patience.wait(asyncio.Event().wait())  # type: ignore[arg-type]
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(scenario())
+    assert time.monotonic() - waits[0] > 0.099
+
+
+def test_a_cancelled_reader_is_no_timeout() -> None:
+    async def reader() -> None:
+        async with Patience(60.0) as patience:
+            await patience.wait(asyncio.Event().wait())  # type: ignore[arg-type]
+
+    async def scenario() -> bool:
+        task = asyncio.create_task(reader())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    assert asyncio.run(scenario())
