@@ -209,9 +209,10 @@ def test_a_worker_that_does_not_start_is_gone_afterwards(
         async with target:
             pass
 
+    before = set(multiprocessing.active_children())  # engines of other tests
     with pytest.raises(RuntimeError, match=r"worker process died|CUDA|flash_attn"):
         asyncio.run(start())
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
     assert not [t for t in threading.enumerate() if t.name.startswith("voxcpm2-queue")]
 
 
