@@ -13,9 +13,10 @@ from voxnative.engine.orphan_watch import end_with_front_end
 from voxnative.engine.runner_gpu import SpeechGPUModelRunner
 from voxnative.engine.worker_rpc import SpeechWorkerRpc
 
-# vLLM's own graphs of the language models, and what the decoder takes while a continuation is
-# primed, are allocated behind the KV cache.
-RESERVE_BYTES = 1 << 30
+# Behind the KV cache are allocated vLLM's own graphs of the language models (an estimated 1 GiB for
+# steps of 8,192 tokens, half of it partial results of the attention), and what the decoder takes
+# while a continuation is primed.
+RESERVE_BYTES = 2 << 30
 
 
 class SpeechGPUWorker(SpeechWorkerRpc, Worker):
