@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,53 +26,14 @@ from torch import Tensor
 from voxnative.batch_buckets import batch_buckets
 from voxnative.config import VoxConfig
 from voxnative.lanes import Lanes
+from voxnative.live_request import LiveRequest, StepSamples
 from voxnative.nn.flow_plan import FlowPlan, solve_planned
 from voxnative.nn.lora import NO_ADAPTER
 from voxnative.nn.speech_nets import SpeechNets
 from voxnative.nn.vae_stream import StreamDecoder
 from voxnative.request_state import StepParams
 from voxnative.side_path_graph import BucketedCalls
-from voxnative.slot_state import ParkedRow, SlotState
-
-
-@dataclass
-class LiveRequest:
-    """One request from its first scheduling to its end, preempted or not.
-
-    Attributes:
-        params: what it asks of every step.
-        slot: its row while it runs, None while it is preempted.
-        generator: draws its noise, [D, P] a step as the reference does.
-        n_steps: steps queued so far.
-        history: its embeddings [H] on the host, for a replay after a preemption.
-        parked: its row while it is preempted.
-        adapter: slot of its LoRA adapter in the step under way; vLLM may move it between steps.
-    """
-
-    params: StepParams
-    slot: int | None
-    generator: torch.Generator
-    n_steps: int = 0
-    history: list[Tensor] = field(default_factory=list)
-    parked: ParkedRow | None = None
-    adapter: int = NO_ADAPTER
-
-
-@dataclass
-class StepSamples:
-    """What one step made for some rows of the batch, on its way to the host.
-
-    Attributes:
-        rows: their positions in the batch.
-        requests: their requests.
-        packed: [len(rows), n_samples + embedding] fp32 host memory of this step alone.
-        arrived: recorded behind the copy.
-    """
-
-    rows: list[int]
-    requests: list[LiveRequest]
-    packed: Tensor
-    arrived: torch.cuda.Event | None
+from voxnative.slot_state import SlotState
 
 
 class SidePath:

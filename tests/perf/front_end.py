@@ -122,15 +122,37 @@ async def one_run(
     if part is not None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
         pstats.Stats(profile).sort_stats("cumulative").print_stats(70)
+    run = figures(started, arrivals, hand_over, chunks, n_chunks, gc_hand_over_s, collections)
+    return run | {"chunk_wall_us": 1e6 * (time.perf_counter() - spoke_s) / n_chunks}
+
+
+def figures(
+    sent_s: float,
+    arrivals_s: list[float],
+    hand_over: tuple[float, float],
+    chunks: tuple[float, float],
+    n_chunks: int,
+    gc_hand_over_s: float,
+    collections: Collections,
+) -> dict[str, Any]:
+    """One run in figures.
+
+    Args:
+        sent_s: when the first call was made.
+        arrivals_s: when the requests were at the engine core.
+        hand_over, chunks: CPU seconds of the process and of the loop in each part, see `Cpu`.
+        n_chunks: of all streams.
+        gc_hand_over_s: seconds of collections in the first part.
+        collections: of both parts.
+    """
     return {
-        "hand_over_first_ms": 1000 * (min(arrivals) - started),
-        "hand_over_last_ms": 1000 * (max(arrivals) - started),
+        "hand_over_first_ms": 1000 * (min(arrivals_s) - sent_s),
+        "hand_over_last_ms": 1000 * (max(arrivals_s) - sent_s),
         "hand_over_loop_cpu_ms": 1000 * hand_over[1],
         "hand_over_process_cpu_ms": 1000 * hand_over[0],
         "gc_hand_over_ms": 1000 * gc_hand_over_s,
         "chunk_loop_cpu_us": 1e6 * chunks[1] / n_chunks,
         "chunk_process_cpu_us": 1e6 * chunks[0] / n_chunks,
-        "chunk_wall_us": 1e6 * (time.perf_counter() - spoke_s) / n_chunks,
         "gc_chunks_ms": 1000 * (collections.seconds - gc_hand_over_s),
         "full_collections": collections.n_full,
     }

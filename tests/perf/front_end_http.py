@@ -20,7 +20,7 @@ from typing import Any
 
 import uvloop
 
-from tests.perf.front_end import Collections, Cpu, add_arguments, report
+from tests.perf.front_end import Collections, Cpu, add_arguments, figures, report
 from tests.perf.http_streams import Clients
 from tests.perf.load import TEXT
 from tests.perf.scripted_core import ScriptedCore
@@ -111,17 +111,7 @@ class Served:
         if part is not None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(50)
             pstats.Stats(profile).sort_stats("cumulative").print_stats(90)
-        return {
-            "hand_over_first_ms": 1000 * (min(arrivals) - sent_s),
-            "hand_over_last_ms": 1000 * (max(arrivals) - sent_s),
-            "hand_over_loop_cpu_ms": 1000 * hand_over[1],
-            "hand_over_process_cpu_ms": 1000 * hand_over[0],
-            "gc_hand_over_ms": 1000 * gc_hand_over_s,
-            "chunk_loop_cpu_us": 1e6 * chunks[1] / n_chunks,
-            "chunk_process_cpu_us": 1e6 * chunks[0] / n_chunks,
-            "gc_chunks_ms": 1000 * (collections.seconds - gc_hand_over_s),
-            "full_collections": collections.n_full,
-        }
+        return figures(sent_s, arrivals, hand_over, chunks, n_chunks, gc_hand_over_s, collections)
 
 
 async def measure(arguments: argparse.Namespace, model: Path, core: ScriptedCore) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import torch
 from tests.perf.timeline import timeline
 from voxnative.engine.runner_gpu import SpeechGPUModelRunner
 from voxnative.engine.worker_gpu import SpeechGPUWorker
-from voxnative.side_path import LiveRequest, SidePath, StepSamples
+from voxnative.live_request import LiveRequest, StepSamples
+from voxnative.side_path import SidePath
 
 
 class RecordingSidePath(SidePath):

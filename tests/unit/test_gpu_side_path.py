@@ -14,12 +14,13 @@ from torch import Tensor
 import voxnative
 from voxnative.checkpoint_shapes import iter_tensors
 from voxnative.config import VoxConfig
+from voxnative.live_request import LiveRequest, StepSamples
 from voxnative.nn.blocks import TransformerStack
 from voxnative.nn.fused import fuse_local_networks
 from voxnative.nn.speech_nets import SpeechNets
 from voxnative.nn.vae_stream import StreamDecoder
 from voxnative.request_state import StepParams
-from voxnative.side_path import LiveRequest, SidePath, StepSamples
+from voxnative.side_path import SidePath
 
 pytestmark = [pytest.mark.full_model, pytest.mark.hardware_test(res="cuda", num_cards=1)]
 

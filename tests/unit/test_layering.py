@@ -35,6 +35,7 @@ LISTED = {
         "voxnative.nn",
         "voxnative.offline",
         "voxnative.request_state",
+        "voxnative.live_request",
         "voxnative.side_path",
         "voxnative.side_path_graph",
         "voxnative.slot_state",

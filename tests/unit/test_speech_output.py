@@ -8,8 +8,8 @@ from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
 from voxnative.engine.speech_output import AsyncSpeechOutput, UnsentSamples
 from voxnative.engine.worker_gpu import RESERVE_BYTES, refuse_too_large_cache
+from voxnative.live_request import LiveRequest, StepSamples
 from voxnative.request_state import StepParams
-from voxnative.side_path import LiveRequest, StepSamples
 
 GiB = 1 << 30
 

@@ -23,10 +23,11 @@ from voxnative.engine.batch_rows import decode_rows, replayed_spans, sampling_ro
 from voxnative.engine.engine_input import EXTRA_ARGS_KEY, step_params
 from voxnative.engine.options import SpeechOptions
 from voxnative.engine.processor import AUDIO_MODALITY
+from voxnative.live_request import StepSamples
 from voxnative.nn.fused import compile_local_networks, fuse_local_networks
 from voxnative.nn.lora import NO_ADAPTER
 from voxnative.nn.vae_stream import StreamDecoder
-from voxnative.side_path import SidePath, StepSamples
+from voxnative.side_path import SidePath
 
 
 class SpeechModelState(DefaultModelState):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
-from voxnative.side_path import StepSamples
+from voxnative.live_request import StepSamples
 
 
 class UnsentSamples:
