@@ -1,7 +1,5 @@
 """Engine settings that a VoxCPM2 model needs, applied by vLLM while it builds its configuration."""
 
-import os
-
 from vllm.config import VllmConfig
 from vllm.config.compilation import CompilationMode, CUDAGraphMode
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
@@ -10,6 +8,7 @@ from vllm.platforms import current_platform
 from voxnative.batch_buckets import batch_buckets
 from voxnative.engine.cpu_binding import share_cores
 from voxnative.engine.cpu_threads import leave_one_core
+from voxnative.engine.fork_threads import compute_alone_after_a_fork
 from voxnative.engine.options import SECTION, SpeechOptions
 from voxnative.tensor_split import check_split
 
@@ -87,9 +86,7 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
             else:
                 share_cores(parallel)
         elif current_platform.is_cuda():
-            # A forked child waits for ever in its first parallel CPU operation if the parent has
-            # had one (OpenMP's threads do not survive the fork).
-            os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+            compute_alone_after_a_fork()
             use_full_graphs(vllm_config)
         if parallel.worker_cls == "auto":
             parallel.worker_cls = worker_class()
