@@ -88,7 +88,7 @@ class Job:
     def part_checkpoint(self) -> dict[str, Any]:
         started = time.perf_counter()
         write_full_size(self.checkpoint, tiny=self.arguments.tiny, device=self.arguments.device)
-        return {"directory": str(self.checkpoint), "s": round(time.perf_counter() - started, 1)}
+        return {"directory": self.checkpoint.name, "s": round(time.perf_counter() - started, 1)}
 
     def part_stages(self) -> dict[str, Any]:
         from tests.perf.gpu_correctness import stages_report
