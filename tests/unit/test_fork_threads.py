@@ -6,7 +6,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import multiprocessing, os, sys, torch
+import multiprocessing, sys, torch
 if sys.argv[1] == "guarded":
     from voxnative.engine.fork_threads import compute_alone_after_a_fork
     compute_alone_after_a_fork()
