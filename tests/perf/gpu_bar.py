@@ -6,6 +6,11 @@ from typing import Any
 
 COSINE = 0.9999  # of a patch made alone and among others
 SNR_DB = 55  # of the AudioVAE against fp32
+AMONG_OTHERS = {
+    "among": "among others",
+    "cramped": "among others, preempted",
+    "lora": "among others with adapters",
+}
 
 
 def bar_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -56,19 +61,34 @@ def bar_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def _was_compared(run: Any) -> bool:
+    return isinstance(run, dict) and "among others" in run
+
+
+def _isolation_rows(result: dict[str, Any] | None, name: str) -> list[tuple[str, Any, str, bool]]:
+    """Rows of one run of requests alone and among others."""
+    result = result or {}
+    # Adapters run several times, a rank each.
+    runs = {f"{name}, {rank}": r["among others"] for rank, r in result.items() if _was_compared(r)}
+    runs |= {name: result} if "cosine_min" in result else {}
+    rows: list[tuple[str, Any, str, bool]] = []
+    for run, found in runs.items():
+        for key, what in (("cosine_min", "patches"), ("hidden_cosine_min", "hidden states")):
+            if key in found:
+                value = found[key]
+                rows.append((f"{what} {run}, cosine", value, f"> {COSINE}", value > COSINE))
+        if "preemptions" in found and "preempted" in run:
+            value = found["preemptions"]
+            rows.append((f"preemptions {run}", value, "> 0", value > 0))
+    return rows
+
+
 def correctness_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Figure, limit and verdict of each claim of correctness that was measured."""
     rows: list[tuple[str, Any, str, bool]] = []
-    for part, name in (("among", "among others"), ("cramped", "among others, preempted")):
-        result = found.get(part)
-        if result is None or "cosine_min" not in result:
-            continue
-        for key, what in (("cosine_min", "patches"), ("hidden_cosine_min", "hidden states")):
-            value = result[key]
-            rows.append((f"{what} {name}, cosine", value, f"> {COSINE}", value > COSINE))
-        if part == "cramped":
-            value = result["preemptions"]
-            rows.append(("preemptions", value, "> 0", value > 0))
+    for kernels, results in (("", found), (", batch-invariant", found.get("invariant", {}))):
+        for part, name in AMONG_OTHERS.items():
+            rows += _isolation_rows(results.get(part), name + kernels)
     tiny = found.get("tiny", {}).get("behaviour")
     if tiny is not None:
         same = tiny["lengths_within_a_patch"]

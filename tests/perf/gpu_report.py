@@ -17,6 +17,8 @@ does `report` alone. Parts:
                 capacity (serve.json), what the main stream does in a step (steps.json), a request
                 alone against itself among others (among.json), what the device did (timeline.json)
     cramped     the last again, with preemptions
+    invariant   the last two and the adapters' again with batch-invariant kernels
+                (VLLM_BATCH_INVARIANT=1), where nothing may differ; and what they cost
     lora        32 streams with 0, 1, 8 and 32 LoRA adapters, and without LoRA; a request with an
                 adapter alone against itself among others with other adapters
     peer        the peer's figures from the same job, where it is installed
@@ -215,6 +217,52 @@ class Job:
         settings = self.engine_settings(64) | {"worker_cls": RECORDING_WORKER}
         return asyncio.run(cramped_isolation(self.checkpoint, settings, n_others=63, n_patches=24))
 
+    def part_invariant(self) -> dict[str, Any]:
+        if not self.is_cuda:
+            return {"left_out": "a CPU's kernels are not chosen by the batch's size"}
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"  # read when an engine starts
+        return asyncio.run(self._with_invariant_kernels())
+
+    async def _with_invariant_kernels(self) -> dict[str, Any]:
+        from tests.perf.gpu_correctness import RECORDING_WORKER, cramped_isolation, isolation
+        from tests.perf.lora_load import lora_isolation
+        from tests.perf.serving_load import engine, serving_report
+
+        arguments = self.arguments
+        concurrencies = [n for n in arguments.concurrencies if n <= 256]
+        n_seqs = max(concurrencies)
+        settings = self.engine_settings(n_seqs) | {"worker_cls": RECORDING_WORKER}
+        report: dict[str, Any] = {}
+
+        def keep(name: str, result: dict[str, Any]) -> None:
+            report[name] = result
+            self.keep("invariant_so_far", report)
+            print(name, result, flush=True)
+
+        async with engine(self.checkpoint, settings) as (speech, ready_s):
+            keep("ready_s", {"s": round(ready_s, 1)})
+            keep("among", await isolation(speech, min(63, n_seqs - 1), n_patches=24))
+            served = await serving_report(
+                speech,
+                n_seqs,
+                concurrencies=concurrencies,
+                n_patches=self.n_patches,
+                n_repeats=arguments.repeats,
+                poisson_s=arguments.poisson_s,
+                gap_s=0,
+                keep=lambda so_far: keep("serve", so_far),
+            )
+            keep("serve", served)
+            keep("steps", await self._time_steps(speech))
+        settings = self.engine_settings(64) | {"worker_cls": RECORDING_WORKER}
+        keep(
+            "cramped",
+            await cramped_isolation(self.checkpoint, settings, n_others=63, n_patches=24),
+        )
+        adapters = self.checkpoint.parent / f"{self.checkpoint.name}-adapters"
+        keep("lora", await lora_isolation(self.checkpoint, settings, adapters, rank=8))
+        return report
+
     def part_peer(self) -> dict[str, Any]:
         from tests.perf.peer import is_installed, peer_report
 
@@ -251,7 +299,17 @@ class Job:
         return [("kernels", True), ("plain", False)] if self.is_cuda else [("plain", False)]
 
 
-PARTS = ("checkpoint", "stages", "parts", "tiny", "engine", "cramped", "lora", "peer")
+PARTS = (
+    "checkpoint",
+    "stages",
+    "parts",
+    "tiny",
+    "engine",
+    "cramped",
+    "invariant",
+    "lora",
+    "peer",
+)
 RESULTS = (*PARTS, "serve", "steps", "among", "timeline")
 
 

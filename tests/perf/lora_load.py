@@ -58,7 +58,6 @@ async def lora_report(
         recording_worker: worker that keeps latents; None leaves the comparisons out.
         keep: gets what there is after each measurement.
     """
-    config = VoxConfig.from_dir(checkpoint)
     settings = settings | {"max_num_seqs": N_STREAMS}
     if recording_worker is not None:
         settings["worker_cls"] = recording_worker
@@ -69,20 +68,9 @@ async def lora_report(
     for rank in ranks:
         found: dict[str, Any] = {}
         report[f"rank {rank}"] = found
-        with_lora = settings | {
-            "enable_lora": True,
-            "max_loras": max(IN_USE),
-            "max_lora_rank": rank,
-        }
-        async with engine(checkpoint, with_lora) as (speech, ready_s):
+        async with engine(checkpoint, _with_lora(settings, rank)) as (speech, ready_s):
             found["ready_s"] = round(ready_s, 1)
-            names = [f"adapter {i}" for i in range(max(IN_USE))]
-            for seed, name in enumerate(names):
-                directory = adapters / f"{rank}-{seed}"
-                await asyncio.to_thread(
-                    write_random_adapter, directory, config, seed=seed, rank=rank
-                )
-                await speech.load_lora(name, directory)
+            names = await _load_adapters(speech, checkpoint, adapters, rank)
             for n in IN_USE:
                 found[f"{n} adapters"] = await _speed(speech, n_patches, n_repeats, names[:n])
                 keep(report)
@@ -90,6 +78,38 @@ async def lora_report(
                 found["among others"] = await _among_others(speech, names, min(24, n_patches))
                 keep(report)
     return report
+
+
+async def lora_isolation(
+    checkpoint: Path, settings: dict[str, Any], adapters: Path, *, rank: int
+) -> dict[str, Any]:
+    """An engine with all adapters: requests with them alone and among others, no speed.
+
+    Args:
+        checkpoint, adapters, rank: as `lora_report`.
+        settings: of the engine, with a recording worker.
+    """
+    settings = _with_lora(settings | {"max_num_seqs": N_STREAMS}, rank)
+    async with engine(checkpoint, settings) as (speech, _):
+        names = await _load_adapters(speech, checkpoint, adapters, rank)
+        return await _among_others(speech, names, 24)
+
+
+def _with_lora(settings: dict[str, Any], rank: int) -> dict[str, Any]:
+    return settings | {"enable_lora": True, "max_loras": max(IN_USE), "max_lora_rank": rank}
+
+
+async def _load_adapters(
+    speech: AsyncVoxNative, checkpoint: Path, adapters: Path, rank: int
+) -> list[str]:
+    """Write random adapters and load them; their names."""
+    config = VoxConfig.from_dir(checkpoint)
+    names = [f"adapter {i}" for i in range(max(IN_USE))]
+    for seed, name in enumerate(names):
+        directory = adapters / f"{rank}-{seed}"
+        await asyncio.to_thread(write_random_adapter, directory, config, seed=seed, rank=rank)
+        await speech.load_lora(name, directory)
+    return names
 
 
 async def _speed(

@@ -129,6 +129,7 @@ class RecordingGPUWorker(SpeechGPUWorker):
             hidden_cosine = torch.nn.functional.cosine_similarity(hidden, alone)
             result[str(seed)] = {
                 "patches": n,
+                "identical": int((made[:n] == expected).all(dim=1).sum()),
                 "cosine_min": float(cosine.min()),
                 "relative_error_max": float(error.max()),
                 "hidden_cosine_min": float(hidden_cosine.min()),

@@ -79,6 +79,33 @@ def test_heads_that_share_keys_come_together_where_there_are_many() -> None:
     assert heads_a_program(800, 4, 4) == 1
 
 
+def test_a_batch_invariant_layer_sums_in_one_order(
+    stack: TransformerStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each head has a program of its own, also where several would come together."""
+    monkeypatch.setattr(local_kernels, "_MANY_PROGRAMS", 1)
+    groups: list[int] = []
+    attend = local_kernels._attend_kernel
+
+    class Launch:
+        def __getitem__(self, grid: tuple[int, int]):
+            def launch(*arguments: Tensor, **options: int) -> None:
+                groups.append(options["GROUP"])
+                attend[grid](*arguments, **options)
+
+            return launch
+
+    monkeypatch.setattr(local_kernels, "_attend_kernel", Launch())
+    invariant = FusedStack(stack, kernels=True, batch_invariant=True)
+    x = torch.randn(6, 11, stack.norm.weight.shape[0])
+    among = invariant(x)
+    assert largest(among, stack(x)) < 1e-5
+    assert torch.equal(invariant(x[:1]), among[:1])
+    assert set(groups) == {1}
+    FusedStack(stack, kernels=True)(x)
+    assert groups[-1] == 2
+
+
 def test_adapters_add_to_the_products(stack: TransformerStack) -> None:
     stack, rows = copy.deepcopy(stack), AdapterRows()
     adapters = NetAdapters(stack, rows, lambda path: True, 2, 4)

@@ -56,14 +56,24 @@ def test_the_verdicts() -> None:
     close = {"cosine_min": 0.99995, "hidden_cosine_min": 0.99, "preemptions": 0}
     tiny = {"behaviour": {"lengths_within_a_patch": True, "left_over": ["a"]}}
     stages = {"kernels": {"vae": {"snr_db": {"fp16": 62.0}}}}
-    found = {"among": close, "cramped": close, "tiny": tiny, "stages": stages}
+    adapted = {"streams": 32, "rank 8": {"among others": {"cosine_min": 0.998}}}
+    equal = {"cosine_min": 1.0, "hidden_cosine_min": 1.0, "preemptions": 3}
+    found = {"among": close, "cramped": close, "tiny": tiny, "stages": stages, "lora": adapted}
+    found["invariant"] = {"among": equal, "cramped": equal, "lora": {"cosine_min": 1.0}}
     verdicts = {row["row"]: row["ok"] for row in correctness_rows(found)}
     assert verdicts == {
         "patches among others, cosine": True,
         "hidden states among others, cosine": False,
         "patches among others, preempted, cosine": True,
         "hidden states among others, preempted, cosine": False,
-        "preemptions": False,
+        "preemptions among others, preempted": False,
+        "patches among others with adapters, rank 8, cosine": False,
+        "patches among others, batch-invariant, cosine": True,
+        "hidden states among others, batch-invariant, cosine": True,
+        "patches among others, preempted, batch-invariant, cosine": True,
+        "hidden states among others, preempted, batch-invariant, cosine": True,
+        "preemptions among others, preempted, batch-invariant": True,
+        "patches among others with adapters, batch-invariant, cosine": True,
         "lengths alone and in a batch within a patch": True,
         "requests left over": False,
         "AudioVAE in fp16, kernels, dB": True,

@@ -6,6 +6,7 @@ from vllm.model_executor.models.config import VerifyAndUpdateConfig
 from vllm.platforms import current_platform
 
 from voxnative.batch_buckets import batch_buckets
+from voxnative.engine import batch_invariance
 from voxnative.engine.cpu_binding import share_cores
 from voxnative.engine.cpu_threads import leave_one_core
 from voxnative.engine.fork_threads import compute_alone_after_a_fork
@@ -86,6 +87,8 @@ class SpeechEngineConfig(VerifyAndUpdateConfig):
             else:
                 share_cores(parallel)
         elif current_platform.is_cuda():
+            if batch_invariance.is_on():
+                batch_invariance.check_options(options)
             compute_alone_after_a_fork()
             use_full_graphs(vllm_config)
         if parallel.worker_cls == "auto":

@@ -19,6 +19,7 @@ from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.states import RequestState
 
+from voxnative.engine import batch_invariance
 from voxnative.engine.batch_rows import decode_rows, replayed_spans, sampling_rows
 from voxnative.engine.engine_input import EXTRA_ARGS_KEY, step_params
 from voxnative.engine.options import SpeechOptions
@@ -52,7 +53,12 @@ class SpeechModelState(DefaultModelState):
         paged: Any = model
         speech = paged.speech
         use_kernels = is_cuda if options.kernels is None else options.kernels
-        fuse_local_networks(speech, kernels=use_kernels, fp8=options.fp8_dit)
+        fuse_local_networks(
+            speech,
+            kernels=use_kernels,
+            fp8=options.fp8_dit,
+            batch_invariant=is_cuda and batch_invariance.is_on(),
+        )
         compiles = is_cuda and not use_kernels and vllm_config.lora_config is None
         if options.compile_solver is not None:
             compiles = options.compile_solver

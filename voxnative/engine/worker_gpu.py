@@ -9,6 +9,7 @@ import torch
 from vllm.utils.mem_utils import format_gib
 from vllm.v1.worker.gpu_worker import Worker
 
+from voxnative.engine import batch_invariance
 from voxnative.engine.orphan_watch import end_with_front_end
 from voxnative.engine.runner_gpu import SpeechGPUModelRunner
 from voxnative.engine.worker_rpc import SpeechWorkerRpc
@@ -30,7 +31,11 @@ class SpeechGPUWorker(SpeechWorkerRpc, Worker):
         executor = self.parallel_config.distributed_executor_backend
         in_engine = executor == "uni"  # else, with several ranks or replicas, a child of it
         end_with_front_end(os.getpid() if in_engine else os.getppid())
+        if batch_invariance.is_on():
+            batch_invariance.deny_products_a_workspace()
         super().init_device()
+        if batch_invariance.is_on():
+            batch_invariance.agree_on_tf32()
 
     def _make_model_runner(self) -> Any:
         """Build the runner.

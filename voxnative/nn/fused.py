@@ -9,6 +9,8 @@ LoRA adapters add to the products' outputs; where none may come, nothing is adde
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -133,15 +135,24 @@ class FusedStack(nn.Module):
         stack: the loaded stack.
         kernels: run the Triton kernels of ``local_kernels`` (CUDA).
         fp8: weights in 8-bit floats.
+        batch_invariant: see `fused_kernels.KernelLayer`; takes `kernels`.
     """
 
-    def __init__(self, stack: TransformerStack, *, kernels: bool, fp8: bool = False) -> None:
+    def __init__(
+        self,
+        stack: TransformerStack,
+        *,
+        kernels: bool,
+        fp8: bool = False,
+        batch_invariant: bool = False,
+    ) -> None:
         super().__init__()
-        make = FusedLayer
+        assert kernels or not batch_invariant
+        make: Callable[..., FusedLayer] = FusedLayer
         if kernels:
             from voxnative.nn.fused_kernels import KernelLayer
 
-            make = KernelLayer
+            make = partial(KernelLayer, batch_invariant=batch_invariant)
         layers: Any = stack.layers
         self.layers = nn.ModuleList(make(layer, fp8=fp8) for layer in layers)
         self.norm = stack.norm
@@ -172,18 +183,22 @@ class FusedStack(nn.Module):
         return normed.view(B, n_last, H)
 
 
-def fuse_local_networks(nets: SpeechNets, *, kernels: bool, fp8: bool = False) -> None:
+def fuse_local_networks(
+    nets: SpeechNets, *, kernels: bool, fp8: bool = False, batch_invariant: bool = False
+) -> None:
     """Replace both local transformers of loaded networks by fused ones; once.
 
     Args:
         nets: loaded, on their device.
         kernels: run Triton kernels between and in the products.
         fp8: weights of the DiT (not of the encoder) in 8-bit floats.
+        batch_invariant: see `fused_kernels.KernelLayer`; takes `kernels`.
     """
+    forms: dict[str, Any] = {"kernels": kernels, "batch_invariant": batch_invariant}
     estimator: Any = nets.feat_decoder.estimator
-    estimator.decoder = FusedStack(estimator.decoder, kernels=kernels, fp8=fp8)
+    estimator.decoder = FusedStack(estimator.decoder, fp8=fp8, **forms)
     encoder: Any = nets.feat_encoder
-    encoder.encoder = FusedStack(encoder.encoder, kernels=kernels)
+    encoder.encoder = FusedStack(encoder.encoder, **forms)
     nets.requires_grad_(False)
 
 

@@ -5,12 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from voxnative.nn.blocks import TransformerLayer
 from voxnative.nn.fused import FusedLayer, last_rows
 from voxnative.nn.local_kernels import attend, rms_norm, silu_gate
 
 
 class KernelLayer(FusedLayer):
-    """As `FusedLayer`."""
+    """As `FusedLayer`.
+
+    Args:
+        layer, fp8: as `FusedLayer`.
+        batch_invariant: a row's result must not depend on how many rows there are: the kernels
+            then sum in one order. For the library's products see ``engine.batch_invariance``.
+    """
+
+    def __init__(
+        self, layer: TransformerLayer, *, fp8: bool = False, batch_invariant: bool = False
+    ) -> None:
+        super().__init__(layer, fp8=fp8)
+        self.batch_invariant = batch_invariant
 
     def forward(
         self,
@@ -23,7 +36,15 @@ class KernelLayer(FusedLayer):
     ) -> Tensor:
         """As `FusedLayer.forward`."""
         qkv = self.product("qkv", rms_norm(x, self.attention_gain, self.eps), T)
-        mixed = attend(qkv, T, rope, self.n_heads, self.n_kv_heads, self.head_dim)
+        mixed = attend(
+            qkv,
+            T,
+            rope,
+            self.n_heads,
+            self.n_kv_heads,
+            self.head_dim,
+            batch_invariant=self.batch_invariant,
+        )
         if n_last < T:
             x, mixed, owns_input = last_rows(x, T, n_last), last_rows(mixed, T, n_last), True
         x = self._onto("out", x, mixed, n_last, in_place=owns_input)

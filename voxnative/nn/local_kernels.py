@@ -130,16 +130,25 @@ def euler_step(v: Tensor, x: Tensor, cfg: Tensor, dt: Tensor, eps: float) -> Ten
 
 
 def attend(
-    qkv: Tensor, T: int, rope: tuple[Tensor, Tensor] | None, n_heads: int, n_kv: int, head_dim: int
+    qkv: Tensor,
+    T: int,
+    rope: tuple[Tensor, Tensor] | None,
+    n_heads: int,
+    n_kv: int,
+    head_dim: int,
+    *,
+    batch_invariant: bool = False,
 ) -> Tensor:
     """As `FusedLayer.attend`: [B * T, (q + 2 kv) * hd] -> [B * T, q * hd].
 
     ``rope`` holds cosines and sines whose two halves are equal, as `rope.rope_tables` makes them.
+    With `batch_invariant` a program's tile, and with it the order of its sums, is the same for any
+    number of sequences.
     """
     out = qkv.new_empty(qkv.shape[0], n_heads * head_dim)
     cos, sin = rope if rope is not None else (qkv, qkv)
     n_sequences = qkv.shape[0] // T
-    group = heads_a_program(n_sequences, n_heads, n_kv)
+    group = 1 if batch_invariant else heads_a_program(n_sequences, n_heads, n_kv)
     _attend_kernel[(n_sequences, n_heads // group)](
         qkv, cos, sin, out, head_dim**-0.5,
         T=T, T_PAD=max(16, triton.next_power_of_2(T)), HEAD=head_dim, N_HEADS=n_heads, N_KV=n_kv,
