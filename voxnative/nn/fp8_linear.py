@@ -28,8 +28,10 @@ class Fp8Weight:
 
         On CUDA one scaled product of the tensor cores; elsewhere the same numbers in fp32.
         """
-        x_values, x_scales = _quantize(x)
         if x.is_cuda:
+            from voxnative.nn.fp8_kernel import quantize
+
+            x_values, x_scales = quantize(x.contiguous())
             return torch._scaled_mm(
                 x_values,
                 self.values.t(),
@@ -37,6 +39,7 @@ class Fp8Weight:
                 scale_b=self.scales.t(),
                 out_dtype=x.dtype,
             )
+        x_values, x_scales = _quantize(x)
         product = x_values.float() @ self.values.float().t()
         return (product * x_scales * self.scales.t()).to(x.dtype)
 

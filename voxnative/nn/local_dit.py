@@ -91,8 +91,10 @@ class LocalDiT(nn.Module):
         features_t = sinusoids(t, self.hidden_size).to(dtype)
         features_dt = sinusoids(dt, self.hidden_size).to(dtype)
         if n_rows is not None:
-            features_t = features_t.expand(n_rows, -1, -1)
-            features_dt = features_dt.expand(n_rows, -1, -1)
+            # Copies: of one row that is read many times, a batch of products would be made, and of
+            # a batch of one a single product, which rounds differently.
+            features_t = features_t.expand(n_rows, -1, -1).contiguous()
+            features_dt = features_dt.expand(n_rows, -1, -1).contiguous()
         return self.time_mlp(features_t) + self.delta_time_mlp(features_dt)
 
     def velocity(self, x: Tensor, mu: Tensor, time: Tensor, cond: Tensor) -> Tensor:
