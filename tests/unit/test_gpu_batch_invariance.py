@@ -25,4 +25,4 @@ def test_rows_are_equal_bit_for_bit_in_any_batch() -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout[-6000:]
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
