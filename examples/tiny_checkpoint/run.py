@@ -1,7 +1,8 @@
 """Command line of the recipe: `python run.py STEP [STEP ...] --config full.toml --work DIR`.
 
 Steps, in order: corpus, teach, train_vae, train_tts, export, speak, evaluate. Each resumes where
-it was cut and does nothing where its result exists. `overlap` runs teach, train_vae and
+it was cut and does nothing where its result exists. `warm_start` begins a training with the weights
+of a checkpoint (`--out`). `overlap` runs teach, train_vae and
 train_tts side by side on one machine, each waiting for what it needs; `probe` says how good the
 VAE is while it still learns.
 """
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from settings import Settings, load_settings
 
 STEPS = ("corpus", "teach", "train_vae", "train_tts", "export", "speak", "evaluate")
-BESIDE = ("overlap", "probe")
+BESIDE = ("overlap", "probe", "warm_start")
 
 
 def parse_overrides(pairs: list[str]) -> dict[str, dict]:
@@ -68,7 +69,12 @@ def make_parser() -> argparse.ArgumentParser:
         default="voxnative",
         help="what the checkpoint speaks through",
     )
-    add("--out", type=Path, help="checkpoint folder after training (default: WORK/checkpoint)")
+    add(
+        "--out",
+        type=Path,
+        help="checkpoint folder (default: WORK/checkpoint): what warm_start begins with, export "
+        "writes and the later steps speak with",
+    )
     return parser
 
 
@@ -78,7 +84,7 @@ def run_step(name: str, settings: Settings, args: argparse.Namespace, started: f
     if name in ("train_vae", "train_tts", "overlap"):
         options["stop_at"] = started + (args.deadline_s or args.finish_s or 1e9)
         options["finish"] = args.finish_s > 0
-    if name in ("export", "speak", "evaluate"):
+    if name in ("export", "speak", "evaluate", "warm_start"):
         options["checkpoint"] = args.out or args.work / "checkpoint"
     if name in ("speak", "evaluate"):
         options["engine"] = args.engine

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from statistics import mean
 
-import numpy as np
 import pytest
 import soundfile
 import torch
+from safetensors.torch import load_file
 
 from tests.reference import reference_generate
 from voxnative.checkpoint_shapes import verify_checkpoint
@@ -179,6 +179,26 @@ def test_the_export_speaks(work: Path) -> None:
     assert not torch.equal(speech.latents, other.latents)  # the text reaches the audio
 
 
+def test_a_training_begins_with_a_checkpoint(work: Path, tmp_path: Path) -> None:
+    """Its first average is the checkpoint, its AudioVAE stays, and it can go on."""
+    for part in ("corpus", "speech"):
+        (tmp_path / part).symlink_to(work / part)
+    begin = ["warm_start", "--out", str(work / "checkpoint")]
+    assert run_steps(tmp_path, *begin)["warm_start"] == {"started": True}
+    weights = load_file(work / "checkpoint" / "model.safetensors")
+    average = torch.load(tmp_path / "tts" / "average.pt")
+    assert all(torch.equal(value, weights[name].float()) for name, value in average.items())
+    frozen = (tmp_path / "vae" / "frozen.pt").read_bytes()
+    more = run_steps(tmp_path, "train_vae", "train_tts", "--set", "tts.max_steps=2")
+    assert more["train_vae"] == {"frozen": True, "done": True}
+    assert more["train_tts"]["steps"] == 2
+    assert (tmp_path / "vae" / "frozen.pt").read_bytes() == frozen
+    trained = torch.load(tmp_path / "tts" / "average.pt")
+    moved = [name for name, value in trained.items() if not torch.equal(value, average[name])]
+    assert len(moved) > len(average) // 2
+    assert run_steps(tmp_path, *begin)["warm_start"] == {"started": False}
+
+
 @pytest.mark.full_model
 def test_the_export_speaks_through_the_engine(work: Path, tmp_path: Path) -> None:
     wav = tmp_path / "hello.wav"
@@ -192,11 +212,9 @@ def test_the_export_speaks_through_the_engine(work: Path, tmp_path: Path) -> Non
 
 
 def test_the_export_ignores_case(work: Path) -> None:
-    from safetensors.numpy import load_file
-
     table = load_file(work / "checkpoint" / "model.safetensors")["base_lm.embed_tokens.weight"]
-    assert np.array_equal(table[4:30], table[60:86])
-    assert not np.array_equal(table[4:30], table[5:31])
+    assert torch.equal(table[4:30], table[60:86])
+    assert not torch.equal(table[4:30], table[5:31])
 
 
 def test_an_unknown_key_is_refused_by_name(tmp_path: Path) -> None:
