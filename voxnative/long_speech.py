@@ -39,19 +39,31 @@ class _Making:
 
     Attributes:
         ready: samples that may be handed out, in order; None at the end.
-        task: gives the piece's samples (where a later one needs them) and its record.
+        task: makes the piece; None where its reader does.
+        spoken: the piece's samples, where a later one needs them.
+        record: how it went.
     """
 
     piece: Piece
     ready: asyncio.Queue[np.ndarray | None] = field(default_factory=asyncio.Queue)
-    task: asyncio.Task[tuple[SpokenPiece | None, PieceRecord]] = field(init=False)
+    task: asyncio.Task[None] | None = None
+    spoken: SpokenPiece | None = None
+    record: PieceRecord = field(init=False)
+
+    async def samples(self) -> AsyncGenerator[np.ndarray, None]:
+        """What the task hands out, in order; raises what ended it."""
+        assert self.task is not None
+        while (made := await self.ready.get()) is not None:
+            yield made
+        await self.task
 
 
 class LongRun:
     """One long text; it is read once, by chunks or as a result.
 
     At most `lookahead` pieces beyond the one that is read are made or wait, so that a reader
-    that is slow, or stops, costs no more than their memory.
+    that is slow, or stops, costs no more than their memory. A single piece has nothing beyond it
+    and is made by its reader: a task more would be one more to wake for every chunk.
 
     Args:
         run: makes a run of a request, as ``AsyncVoxNative.run``.
@@ -96,33 +108,36 @@ class LongRun:
         waiting = deque(request.pieces[request.first_piece :])
         making: deque[_Making] = deque()
         newest: _Making | None = None
+        is_alone = len(waiting) == 1
         start_s, n_given, index, n_most = 0.0, 0, 0, sys.maxsize
         if request.n_max_patches is not None:
             n_most = request.n_max_patches * request.patch_samples
         try:
             while waiting or making:
-                while waiting and len(making) <= request.lookahead:
+                while waiting and len(making) <= request.lookahead and not is_alone:
                     newest = self._start(waiting.popleft(), newest)
                     making.append(newest)
-                current = making[0]
-                is_last = not waiting and len(making) == 1
-                while (made := await current.ready.get()) is not None:
-                    samples = seam.feed(made, is_last_piece=is_last)[: n_most - n_given]
-                    n_given += len(samples)
-                    yield self._chunk(samples, index, current.piece)
-                    index += 1
-                    self.n_patches = math.ceil(n_given / request.patch_samples)
-                    if n_given == n_most and current.piece.index != request.first_piece:
-                        self.finish_reason = "length"
-                        return
-                _, record = await current.task
-                making.popleft()
-                self.records.append(replace(record, start_s=start_s))
-                start_s += record.duration_s
+                current = _Making(waiting.popleft()) if is_alone else making[0]
+                is_last = not waiting and len(making) <= 1
+                made = self._speak(current, None) if is_alone else current.samples()
+                async with aclosing(made):
+                    async for ready in made:
+                        samples = seam.feed(ready, is_last_piece=is_last)[: n_most - n_given]
+                        n_given += len(samples)
+                        yield self._chunk(samples, index, current.piece)
+                        index += 1
+                        self.n_patches = math.ceil(n_given / request.patch_samples)
+                        if n_given == n_most and current.piece.index != request.first_piece:
+                            self.finish_reason = "length"
+                            return
+                if making:
+                    making.popleft()
+                self.records.append(replace(current.record, start_s=start_s))
+                start_s += current.record.duration_s
                 seam.join()
             self.finish_reason = self._ending()
         finally:
-            tasks = [piece.task for piece in making]
+            tasks = [piece.task for piece in making if piece.task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -158,20 +173,23 @@ class LongRun:
 
     def _start(self, piece: Piece, before: _Making | None) -> _Making:
         making = _Making(piece)
-        making.task = asyncio.create_task(self._make(making, before))
+        making.task = asyncio.create_task(_hand_out(making, self._speak(making, before)))
         making.task.add_done_callback(lambda _: making.ready.put_nowait(None))
         return making
 
-    async def _make(
+    async def _speak(
         self, making: _Making, before: _Making | None
-    ) -> tuple[SpokenPiece | None, PieceRecord]:
-        """Speak one piece, twice if need be."""
+    ) -> AsyncGenerator[np.ndarray, None]:
+        """Speak one piece, twice if need be; yields what may be handed out, and notes the rest."""
         request, piece = self._request, making.piece
         spoken_before: SpokenPiece | None = None
         waits = request.makes_one_at_a_time or (request.joint == "reference" and not self._first)
         if before is not None and waits:
-            spoken_before, _ = await asyncio.shield(before.task)
+            assert before.task is not None
+            await asyncio.shield(before.task)
+            spoken_before = before.spoken
         del before  # a chain of all pieces would keep all their audio
+        is_needed = piece is not request.pieces[-1]  # by pieces behind it
         failure: Exception | str = ""
         for attempt in range(ATTEMPTS):
             try:
@@ -183,41 +201,52 @@ class LongRun:
                 break
             if piece.index != request.first_piece:
                 self.n_prompt_tokens += len(call.prompt.token_ids)
-            run, parts = self._run(call), []
+            run, parts, n_patches, n_samples = self._run(call), [], 0, 0
             try:
                 async with aclosing(run.chunks()) as chunks:
                     async for chunk in chunks:
-                        parts.append(chunk.samples)
+                        n_patches += 1
+                        n_samples += len(chunk.samples)
+                        if is_needed or not request.live:
+                            parts.append(chunk.samples)
                         if request.live:
-                            making.ready.put_nowait(chunk.samples)
+                            yield chunk.samples
             except EngineError as error:
                 failure = error
-                if request.live and parts:
+                if request.live and n_patches:
                     break  # what was heard cannot be taken back
                 continue
             if not request.live:
-                if run.finish_reason == "length" and len(parts) != request.n_max_patches:
-                    failure = f"it did not end within {len(parts)} patches"
+                if run.finish_reason == "length" and n_patches != request.n_max_patches:
+                    failure = f"it did not end within {n_patches} patches"
                     continue
                 for samples in parts:
-                    making.ready.put_nowait(samples)
-            spoken = SpokenPiece(piece.text, np.concatenate(parts), self._rate_hz)
-            if piece.index == request.first_piece:
-                self._first = spoken
-            record = PieceRecord(
+                    yield samples
+            if is_needed:
+                spoken = SpokenPiece(piece.text, np.concatenate(parts), self._rate_hz)
+                if piece.index == request.first_piece:
+                    self._first = spoken
+                making.spoken = spoken if request.joint == "continue" else None
+            making.record = PieceRecord(
                 index=piece.index,
                 start=piece.start,
                 end=piece.end,
                 finish_reason=run.finish_reason,
-                n_patches=len(parts),
+                n_patches=n_patches,
                 n_max_patches=call.n_max_steps,
-                duration_s=len(spoken.samples) / self._rate_hz,
+                duration_s=n_samples / self._rate_hz,
                 seed=call.seed,
                 n_attempts=attempt + 1,
                 is_joined=joined,
             )
-            return spoken if request.joint == "continue" else None, record
+            return
         n_pieces = len(request.pieces)
         if n_pieces == 1 and isinstance(failure, Exception):
             raise failure
         raise PieceError(piece.index, n_pieces, piece.start, piece.end, str(failure))
+
+
+async def _hand_out(making: _Making, made: AsyncGenerator[np.ndarray, None]) -> None:
+    async with aclosing(made):
+        async for samples in made:
+            making.ready.put_nowait(samples)

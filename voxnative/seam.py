@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 SEAM_S = 0.005
+
+
+@cache
+def _rise(sample_rate_hz: int) -> np.ndarray:
+    """Factors of a fade in: half a cosine, 0 and 1 themselves left out."""
+    n_samples = max(1, round(SEAM_S * sample_rate_hz))
+    rise = np.sin(np.pi / 2 * (np.arange(n_samples) + 0.5) / n_samples) ** 2
+    return rise.astype(np.float32)
 
 
 class Seam:
@@ -17,12 +27,9 @@ class Seam:
     """
 
     def __init__(self, sample_rate_hz: int) -> None:
-        n_samples = max(1, round(SEAM_S * sample_rate_hz))
-        # Half a cosine, 0 and 1 themselves left out.
-        self._rise = np.sin(np.pi / 2 * (np.arange(n_samples) + 0.5) / n_samples) ** 2
-        self._rise = self._rise.astype(np.float32)
+        self._rise = _rise(sample_rate_hz)
         self._held = np.zeros(0, np.float32)
-        self._n_risen = n_samples  # of a piece's first samples that have been faded in
+        self._n_risen = len(self._rise)  # of a piece's first samples that have been faded in
 
     def feed(self, samples: np.ndarray, *, is_last_piece: bool) -> np.ndarray:
         """The next samples [n] of a piece -> those that are ready, [m].

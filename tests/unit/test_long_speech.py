@@ -240,6 +240,28 @@ def test_an_error_of_a_single_piece_is_not_wrapped(builder: RequestBuilder) -> N
         asyncio.run(make(builder, engine, text="yes.", live=True).result())
 
 
+@pytest.mark.parametrize("live", [False, True])
+def test_a_single_piece_is_made_by_its_reader(builder: RequestBuilder, live: bool) -> None:
+    """No task stands between the two; a second attempt and an abort are as with many pieces."""
+
+    async def scenario() -> None:
+        engine = ScriptedEngine({0: "fails at 0"})
+        run = make(builder, engine, text="yes.", live=live)
+        async with aclosing(run.chunks()) as chunks:
+            await anext(chunks)
+            assert len(asyncio.all_tasks()) == 1
+            assert len([chunk async for chunk in chunks]) == 1
+        assert (run.records[0].n_attempts, run.records[0].n_patches) == (2, 2)
+        assert run.records[0].duration_s == 2 * PATCH / RATE_HZ
+
+        engine = ScriptedEngine(n_patches=50)
+        async with aclosing(make(builder, engine, text="yes.", live=True).chunks()) as chunks:
+            await anext(chunks)
+        assert (engine.n_open, engine.n_aborted) == (0, 1)
+
+    asyncio.run(scenario())
+
+
 def test_joints_do_not_click(builder: RequestBuilder) -> None:
     """Levels differ from piece to piece; at the joint both sides are near zero."""
     samples = asyncio.run(make(builder, ScriptedEngine()).result()).samples

@@ -8,6 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from voxnative.result import SpeechChunk
 from voxnative.serving.adapters.base import SpeechCall
 from voxnative.serving.formats.base import AudioFormat, StreamEncoder
@@ -16,6 +18,11 @@ from voxnative.serving.utterance import Utterance
 
 if TYPE_CHECKING:
     from voxnative.serving.server import SpeechServer
+
+
+# Chunks in one piece: a second of audio, 120 kB of PCM. Of larger ones a slow client would seem to
+# read nothing.
+MOST_TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -49,15 +56,16 @@ async def speak(utterance: Utterance, answer: Answer) -> AsyncGenerator[bytes, N
     """The bytes of one answer, none of the pieces empty.
 
     The first piece comes with the first audio, so that everything that can go wrong before it
-    still decides the status of the answer. Errors are those of `Utterance.chunks`.
+    still decides the status of the answer. Chunks that wait, because the event loop or the client
+    is behind, are encoded and sent as one piece. Errors are those of `Utterance.chunks`.
     """
     chain = SampleChain(answer.model_hz, answer.rate_hz, answer.speed)
     run = _at_once if answer.format.is_cheap and chain.is_empty else asyncio.to_thread
     encoder = answer.format.encoder(answer.rate_hz, not answer.streams)
     head = encoder.start()
-    async with aclosing(utterance.chunks()) as chunks:
-        async for chunk in chunks:
-            piece = head + await run(_encoded, encoder, chain, chunk)
+    async with aclosing(utterance.batches(MOST_TOGETHER)) as batches:
+        async for chunks in batches:
+            piece = head + await run(_encoded, encoder, chain, chunks)
             head = b""
             if piece:
                 yield piece
@@ -65,8 +73,9 @@ async def speak(utterance: Utterance, answer: Answer) -> AsyncGenerator[bytes, N
         yield tail
 
 
-def _encoded(encoder: StreamEncoder, chain: SampleChain, chunk: SpeechChunk) -> bytes:
-    return encoder.feed(chain.feed(chunk.samples))
+def _encoded(encoder: StreamEncoder, chain: SampleChain, chunks: list[SpeechChunk]) -> bytes:
+    parts = [chunk.samples for chunk in chunks]
+    return encoder.feed(chain.feed(parts[0] if len(parts) == 1 else np.concatenate(parts)))
 
 
 def _rest(encoder: StreamEncoder, chain: SampleChain) -> bytes:

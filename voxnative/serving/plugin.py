@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.datastructures import State
+from vllm.envs import enable_envs_cache
 
 from voxnative.async_api import AsyncVoxNative
 from voxnative.serving import batch, lora_routes, speech, voice_routes, websocket
@@ -44,6 +45,8 @@ class SpeechEndpoints:
             SettingsError: a setting is not valid.
             CheckpointError: the model is none that an adapter serves.
         """
+        # vLLM asks the environment something for every token. Nothing changes there from now on.
+        enable_envs_cache()
         given = args.additional_config or {}
         settings = ServerSettings.from_mapping(given.get(CONFIG_KEY, {}))
         adapter = adapter_for(engine_client.model_config.architecture)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
@@ -16,6 +17,39 @@ from voxnative.serving.metrics import RequestClock
 
 if TYPE_CHECKING:
     from voxnative.serving.server import SpeechServer
+
+
+class Arrivals:
+    """Chunks that were made and have not been read; one reader waits for them."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[SpeechChunk] = deque()
+        self._is_closed = False
+        self._reader: asyncio.Future[None] | None = None
+
+    def put(self, chunk: SpeechChunk) -> None:
+        """Add a chunk."""
+        self._chunks.append(chunk)
+        self._wake()
+
+    def close(self) -> None:
+        """There will be no more."""
+        self._is_closed = True
+        self._wake()
+
+    async def take(self, n_at_most: int) -> list[SpeechChunk]:
+        """What has come, oldest first; waits for something. Empty at the end."""
+        while not self._chunks and not self._is_closed:
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        return [self._chunks.popleft() for _ in range(min(n_at_most, len(self._chunks)))]
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
 
 class Utterance:
@@ -74,20 +108,32 @@ class Utterance:
             RequestFailed: the queue is full (429), the time is over (504), the engine is dead
                 (503) or failed (500). An error overtakes chunks that have not been read.
         """
-        arrived: asyncio.Queue[SpeechChunk | None] = asyncio.Queue()
+        async with aclosing(self.batches(1)) as batches:
+            async for (chunk,) in batches:
+                yield chunk
+
+    async def batches(self, n_at_most: int) -> AsyncGenerator[list[SpeechChunk], None]:
+        """As :meth:`chunks`, but what waits comes together.
+
+        A reader that falls behind then has the less to do for each chunk, the more wait for it.
+
+        Args:
+            n_at_most: chunks that come together.
+        """
+        arrived = Arrivals()
         pump = asyncio.create_task(self._pump(arrived))
-        pump.add_done_callback(lambda _: arrived.put_nowait(None))
+        pump.add_done_callback(lambda _: arrived.close())
         try:
-            while (chunk := await arrived.get()) is not None:
+            while batch := await arrived.take(n_at_most):
                 if pump.done():
                     pump.result()
-                yield chunk
+                yield batch
             pump.result()
         finally:
             pump.cancel()
             await asyncio.gather(pump, return_exceptions=True)
 
-    async def _pump(self, arrived: asyncio.Queue[SpeechChunk | None]) -> None:
+    async def _pump(self, arrived: Arrivals) -> None:
         server = self._server
         limit_s = server.settings.request_timeout_s
         outcome = "failed"
@@ -112,9 +158,9 @@ class Utterance:
         finally:
             self._clock.ended(outcome, self.finish_reason)
 
-    async def _speak(self, arrived: asyncio.Queue[SpeechChunk | None]) -> None:
+    async def _speak(self, arrived: Arrivals) -> None:
         async with aclosing(self._run.chunks()) as chunks:
             async for chunk in chunks:
                 self._clock.made(len(chunk.samples) / chunk.sample_rate_hz)
                 self.n_patches += 1
-                arrived.put_nowait(chunk)
+                arrived.put(chunk)

@@ -74,6 +74,20 @@ def test_the_servers_table_of_adapters() -> None:
     assert [models.lora_id_counter.inc(1), models.lora_id_counter.inc(1)] == [1, 2]
 
 
+def test_the_environment_can_be_read_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm import envs
+
+    name = "VLLM_COMPUTE_NANS_IN_LOGITS"  # asked for every token
+    try:
+        envs.enable_envs_cache()
+        before = envs.VLLM_COMPUTE_NANS_IN_LOGITS
+        monkeypatch.setenv(name, str(int(not before)))
+        assert before == envs.VLLM_COMPUTE_NANS_IN_LOGITS
+    finally:
+        envs.disable_envs_cache()
+    assert before != envs.VLLM_COMPUTE_NANS_IN_LOGITS
+
+
 def test_our_metrics_join_vllms() -> None:
     from prometheus_client import REGISTRY
     from vllm.v1.metrics.prometheus import get_prometheus_registry
