@@ -37,7 +37,8 @@ class ScriptedCore:
     """The process; make it before the front end imports start threads of their own.
 
     Requests wait until :meth:`speak` says how many of them run together; each then gets a chunk a
-    step, as many as its ``max_tokens``.
+    step, as many as its ``max_tokens``. After :meth:`speak_on` none waits. A step is never shorter
+    than it is told to be: what comes late is not made up for.
 
     Args:
         folder: for the sockets.
@@ -58,7 +59,11 @@ class ScriptedCore:
 
     def speak(self, n_requests: int, step_s: float) -> None:
         """Send chunks as soon as so many requests are there, a step every `step_s`."""
-        self._pipe.send((n_requests, step_s))
+        self._pipe.send((n_requests, step_s, False))
+
+    def speak_on(self, step_s: float) -> None:
+        """Send chunks to whoever is there, a step every `step_s`, from now on."""
+        self._pipe.send((1, step_s, True))
 
     def arrivals_s(self) -> list[float]:
         """``time.perf_counter()`` of every request since the last call."""
@@ -84,7 +89,7 @@ def _serve(addresses: dict[str, str], chunk_samples: int, pipe: Connection) -> N
     speech = 0.1 * torch.sin(torch.arange(chunk_samples) * 0.05)
     live: dict[str, _Live] = {}
     arrived: list[float] = []
-    n_wanted, step_s, due_s = 0, 0.0, float("inf")
+    n_wanted, step_s, goes_on, due_s = 0, 0.0, False, float("inf")
     poller = zmq.Poller()
     poller.register(inputs, zmq.POLLIN)
     poller.register(pipe.fileno(), zmq.POLLIN)
@@ -118,7 +123,7 @@ def _serve(addresses: dict[str, str], chunk_samples: int, pipe: Connection) -> N
                     pipe.send(arrived)
                     arrived = []
                 else:
-                    n_wanted, step_s = order
+                    n_wanted, step_s, goes_on = order
         if due_s == float("inf") and n_wanted and len(live) >= n_wanted:
             due_s = time.perf_counter()
         if time.perf_counter() < due_s:
@@ -138,6 +143,6 @@ def _serve(addresses: dict[str, str], chunk_samples: int, pipe: Connection) -> N
             if is_last:
                 del live[request.request_id]
         send(EngineCoreOutputs(outputs=step))
-        due_s += step_s
+        due_s = max(due_s + step_s, time.perf_counter())
         if not live:
-            due_s, n_wanted = float("inf"), 0
+            due_s, n_wanted = float("inf"), n_wanted if goes_on else 0

@@ -53,7 +53,7 @@ def test_samples_arrive_whole_and_timed(url: str, text: str) -> None:
         ("no rate", "sample_rate_hz"),
         ("nothing", "without audio"),
         ("inside", "inside a sample"),
-        ("break", "RemoteProtocolError"),
+        ("break", "ClientPayloadError"),
     ],
 )
 def test_what_is_no_whole_answer_is_an_error(url: str, text: str, message: str) -> None:
@@ -63,7 +63,7 @@ def test_what_is_no_whole_answer_is_an_error(url: str, text: str, message: str) 
 
 
 def test_a_server_that_is_not_there() -> None:
-    assert "ConnectError" in str(ask("http://127.0.0.1:9", task("plain")).error)
+    assert "ClientConnectorError" in str(ask("http://127.0.0.1:9", task("plain")).error)
 
 
 def test_a_peer_may_state_its_rate(url: str) -> None:
