@@ -325,9 +325,11 @@ def joined(job: Job) -> dict[str, Any]:
         for name in RESULTS
         if (file := job.out / f"{name}.json").exists()
     }
+    invariant = found.get("invariant", {}) | {"peer": found.get("peer", {})}
     return {
         "machine": machine(job),
         "bar": bar_rows(found),
+        "bar_batch_invariant": bar_rows(invariant),
         "correct": correctness_rows(found),
         "parts": found,
     }
@@ -367,7 +369,7 @@ def main() -> None:
     failed = [name for name in names if run_in_own_process(job, name)]
     report = joined(job) | {"failed": failed}
     (job.out / "report.json").write_text(json.dumps(report, indent=1))
-    for row in (*report["bar"], *report["correct"]):
+    for row in (*report["bar"], *report["bar_batch_invariant"], *report["correct"]):
         print(row, flush=True)
     print("failed:", ", ".join(failed) or "none", flush=True)
 
