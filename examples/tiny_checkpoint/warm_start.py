@@ -1,8 +1,9 @@
 """Step `warm_start`: begin with the weights of an exported checkpoint, not with random ones.
 
-The AudioVAE stays as it is, decoder included. LocEnc, LocDiT and the language models go on, on
-whatever the teacher reads now; the phoneme head, which no checkpoint holds, and the optimiser begin
-anew, so that a smaller learning rate is in order.
+The AudioVAE's encoder stays as it is, so that latents keep their meaning: `train_tts` goes on with
+LocEnc, LocDiT and the language models, `train_vae` with the decoder alone, both on whatever the
+teacher reads now, and `export` takes what was trained. No checkpoint holds the phoneme head, the
+discriminators or the optimisers: those begin anew, so that a smaller learning rate is in order.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 from budget import Budget, Termination
+from discriminators import Discriminators
 from reference_model import build_vae
 from safetensors.torch import load_file
 from train_tts import TtsTrainer, save_state
@@ -26,7 +28,7 @@ def widened(path: Path) -> dict[str, torch.Tensor]:
 
 
 def run(settings, work: Path, checkpoint: Path) -> dict:
-    """Write the state that `train_tts` resumes from, unless there is one.
+    """Write the states that both trainings resume from, unless there are some.
 
     Raises:
         FileNotFoundError: `checkpoint` lacks a weight file.
@@ -34,13 +36,15 @@ def run(settings, work: Path, checkpoint: Path) -> dict:
     """
     if (work / "tts" / "state.pt").exists():
         return {"started": False}
+    torch.manual_seed(settings.tts.seed)  # of what begins anew
     vae = build_vae(settings)
     vae.load_state_dict(widened(checkpoint / "audiovae.safetensors"))
     for name in ("frozen.pt", "decoder.pt"):
         save(work / "vae" / name, vae.state_dict())
-    (work / "vae" / "done").touch()
+    discriminators = Discriminators(settings.vae.discriminator_width).state_dict()
+    state = {"stage": "autoencoder", "trainer": {"discriminators": discriminators}}
+    save(work / "vae" / "state.pt", state)
 
-    torch.manual_seed(settings.tts.seed)  # of the head
     trainer = TtsTrainer(settings, torch.device(settings.tts.device))
     weights = widened(checkpoint / "model.safetensors")
     trainer.model.load_state_dict(weights)
