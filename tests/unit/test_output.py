@@ -15,7 +15,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
-from voxnative.engine.output import SpeechOutputProcessor, SpeechRequestOutput
+from voxnative.engine.output import READERS_A_PASS, SpeechOutputProcessor, SpeechRequestOutput
 
 
 def add(
@@ -190,3 +190,87 @@ def test_only_first_and_last_outputs_take_the_stock_way(monkeypatch: pytest.Monk
     processor.process_outputs([step("a", 20, FinishReason.STOP)])
     assert n_made == 2
     assert read(queue).finished
+
+
+def speaking(n_requests: int) -> tuple[SpeechOutputProcessor, list[RequestOutputCollector]]:
+    """Requests that have had their first output."""
+    processor, first = start("r0")
+    queues = [first, *(add(processor, f"r{i}") for i in range(1, n_requests))]
+    processor.process_outputs([step(f"r{i}", 0.0) for i in range(n_requests)])
+    assert all(len(samples_of(queue)) == 1 for queue in queues)
+    return processor, queues
+
+
+def samples_of(queue: RequestOutputCollector) -> list[float]:
+    """The level of each step that can be read now."""
+    output = queue.get_nowait()
+    if output is None:
+        return []
+    assert isinstance(output, SpeechRequestOutput)
+    assert len(output.outputs[0].token_ids) == len(output.multimodal_output["model_outputs"])
+    return [chunk[0].item() for chunk in output.multimodal_output["model_outputs"]]
+
+
+def test_readers_are_woken_a_few_in_each_pass() -> None:
+    n = 2 * READERS_A_PASS + 3
+
+    async def scenario() -> None:
+        processor, queues = speaking(n)
+        processor.process_outputs([step(f"r{i}", 1.0) for i in range(n)])
+        woken = []
+        for _ in range(4):
+            woken.append(sum(queue.output is not None for queue in queues))
+            await asyncio.sleep(0)
+        assert woken == [READERS_A_PASS, 2 * READERS_A_PASS, n, n]
+        assert all(samples_of(queue) == [1.0] for queue in queues)
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_for_a_turn_gets_everything_with_it() -> None:
+    n = READERS_A_PASS + 2
+
+    async def scenario() -> None:
+        processor, queues = speaking(n)
+        for value in (1.0, 2.0, 3.0):
+            processor.process_outputs([step(f"r{i}", value) for i in range(n)])
+        assert samples_of(queues[0]) == [1.0]
+        assert [samples_of(queue) for queue in queues[READERS_A_PASS:]] == [[], []]
+        await asyncio.sleep(0)
+        assert [samples_of(queue) for queue in queues[READERS_A_PASS:]] == [[1.0, 2.0, 3.0]] * 2
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert samples_of(queues[0]) == [2.0, 3.0]
+
+    asyncio.run(scenario())
+
+
+def test_first_and_last_outputs_and_aborts_do_not_wait_for_a_turn() -> None:
+    n = READERS_A_PASS + 2
+
+    async def scenario() -> None:
+        processor, queues = speaking(n)
+        new = add(processor, "new")
+        outputs = [step(f"r{i}", 1.0) for i in range(n)]
+        processor.process_outputs([*outputs, step("new", 7.0)])
+        assert samples_of(new) == [7.0]
+        processor.process_outputs([step(f"r{n - 1}", 2.0, FinishReason.STOP)])
+        last = read_now(queues[n - 1])
+        assert [c[0].item() for c in last.multimodal_output["model_outputs"]] == [1.0, 2.0]
+        assert last.outputs[0].token_ids == [7, 7]
+        assert last.finished
+        processor.abort_requests([f"r{n - 2}"], internal=True)
+        aborted = read_now(queues[n - 2])
+        assert [c[0].item() for c in aborted.multimodal_output["model_outputs"]] == [1.0]
+        assert aborted.outputs[0].finish_reason == "abort"
+        for _ in range(3):  # their turns come, and bring nothing
+            await asyncio.sleep(0)
+        assert [samples_of(queue) for queue in queues[n - 2 :]] == [[], []]
+
+    asyncio.run(scenario())
+
+
+def read_now(queue: RequestOutputCollector) -> SpeechRequestOutput:
+    output = queue.get_nowait()
+    assert isinstance(output, SpeechRequestOutput)
+    return output

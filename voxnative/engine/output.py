@@ -6,10 +6,12 @@ would overwrite what a slow reader has not fetched. Here the tensors are taken o
 core outputs and ride on the request's own outputs, which concatenate when they merge.
 
 Nearly all core outputs are a token of a running request and nothing else. What the stock
-processor makes of those is always the same, so they are put here; first and last outputs, and
-whatever says more, go through the stock processor.
+processor makes of those is always the same, so they are put here, a few readers at a time; first
+and last outputs, and whatever says more, go through the stock processor and are put at once.
 """
 
+import asyncio
+from collections import deque
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from vllm.v1.engine.output_processor import (
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats
 
+READERS_A_PASS = 16
 # Fields that say something of one output alone.
 _OF_ONE_OUTPUT = {"kv_transfer_params": None, "ec_transfer_params": None}
 
@@ -64,11 +67,16 @@ class SpeechRequestOutput(RequestOutput):
 
 
 class ChunkCollector:
-    """Stands between the output processor and the reader's queue and attaches chunks."""
+    """Stands between the output processor and the reader's queue and attaches chunks.
+
+    What a further step brought waits here until :meth:`wake`, and whatever the request ends with
+    takes it along.
+    """
 
     def __init__(self, queue: RequestOutputCollector) -> None:
         self.queue = queue
         self.chunks: list[torch.Tensor] = []
+        self._token_ids: list[int] = []  # of steps that wait
         self._fields: dict[str, Any] | None = None  # of the request's outputs
 
     @property
@@ -76,20 +84,32 @@ class ChunkCollector:
         """Whether the stock processor has made an output of this request."""
         return self._fields is not None
 
+    @property
+    def waits(self) -> bool:
+        """Whether there are steps that the reader has not been told of."""
+        return bool(self._token_ids)
+
     def put(self, output: Any) -> None:
         """Attach what has come since the last output; errors and the like pass as they are."""
         if isinstance(output, RequestOutput):
+            if self.waits:
+                self.wake()
             self._fields = output.__dict__ | _OF_ONE_OUTPUT
             output = SpeechRequestOutput.from_stock(output, self.chunks)
             self.chunks = []
         self.queue.put(output)
 
-    def put_step(self, token_ids: list[int]) -> None:
-        """Put what the stock processor would make of a further token and nothing else."""
+    def add_step(self, token_ids: list[int]) -> None:
+        """A further token and nothing else has come, and its samples."""
+        self._token_ids += token_ids
+
+    def wake(self) -> None:
+        """Put what the stock processor would make of the steps that wait."""
+        token_ids, self._token_ids = self._token_ids, []
+        chunks, self.chunks = self.chunks, []
         unread = self.queue.output
         if isinstance(unread, SpeechRequestOutput):  # the reader is behind
-            unread.add_step(token_ids, self.chunks)
-            self.chunks = []
+            unread.add_step(token_ids, chunks)
             return
         output = SpeechRequestOutput.__new__(SpeechRequestOutput)
         output.__dict__.update(self._fields or {})
@@ -98,16 +118,57 @@ class ChunkCollector:
                 index=0, text="", token_ids=token_ids, cumulative_logprob=None, logprobs=None
             )
         ]
-        output.multimodal_output = {"model_outputs": self.chunks}
-        self.chunks = []
+        output.multimodal_output = {"model_outputs": chunks}
         self.queue.put(output)
+
+
+class Turns:
+    """Wakes readers, a few in each pass of the event loop.
+
+    Each pass of a loop that serves many streams would otherwise take as long as all of them
+    together, and a new request needs some fifteen passes before it is in the engine. Streams that
+    wait for their turn get what has come meanwhile with it, so that the more there is to do, the
+    less each chunk costs.
+
+    Args:
+        n_at_once: readers woken in one pass.
+    """
+
+    def __init__(self, n_at_once: int) -> None:
+        self._n_at_once = n_at_once
+        self._waiting: deque[ChunkCollector] = deque()
+        self._goes_on = False  # in the loop's next pass
+
+    def add(self, collector: ChunkCollector) -> None:
+        """Take a collector whose steps wait; it has its turn behind the others."""
+        self._waiting.append(collector)
+
+    def begin(self) -> None:
+        """Give the first turns, unless turns are under way."""
+        if not self._goes_on:
+            self._give()
+
+    def _give(self) -> None:
+        for _ in range(min(self._n_at_once, len(self._waiting))):
+            collector = self._waiting.popleft()
+            if collector.waits:  # otherwise the request has ended
+                collector.wake()
+        self._goes_on = bool(self._waiting)
+        if self._goes_on:
+            asyncio.get_running_loop().call_soon(self._give)
 
 
 class SpeechOutputProcessor(OutputProcessor):
     """Stock output processor for requests whose core outputs carry samples.
 
+    First and last outputs are put at once; further ones in `Turns`.
+
     Source: vLLM 0.32, ``vllm/v1/engine/output_processor.py``.
     """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._turns = Turns(READERS_A_PASS)
 
     @classmethod
     def from_stock(cls, stock: OutputProcessor) -> "SpeechOutputProcessor":
@@ -156,10 +217,14 @@ class SpeechOutputProcessor(OutputProcessor):
                 continue
             self._update_stats_from_output(state, output, engine_core_timestamp, iteration_stats)
             state.detokenizer.update(output.new_token_ids, False)  # type: ignore[union-attr]
-            collector.put_step(output.new_token_ids)
-        return super().process_outputs(
+            if not collector.waits:
+                self._turns.add(collector)
+            collector.add_step(output.new_token_ids)
+        processed = super().process_outputs(
             others, engine_core_timestamp, iteration_stats, weight_version
         )
+        self._turns.begin()
+        return processed
 
 
 def _is_further_step(output: EngineCoreOutput, state: RequestState) -> bool:

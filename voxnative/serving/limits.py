@@ -67,20 +67,35 @@ class Admission:
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
     """Await `work`; when the client goes away first, cancel it.
 
+    `work` runs in the caller's task. In one of its own, it would begin and end some passes of the
+    event loop later, each of them as long as a busy server makes it.
+
     Raises:
         RequestFailed: 499, the client went away; nobody will read the answer.
     """
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
+    caller = asyncio.current_task()
+    assert caller is not None
+    n_cancelled = caller.cancelling()
+    has_left = False
+
+    def leave(_: asyncio.Task[None]) -> None:
+        nonlocal has_left
+        has_left = True
+        caller.cancel()
+
+    gone = asyncio.create_task(_disconnected(request))
+    gone.add_done_callback(leave)
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise client_gone()
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        if has_left and caller.cancelling() == n_cancelled + 1:  # nobody else wants it to end
+            raise client_gone() from None
+        raise
     finally:
-        for pending in (task, gone):
-            pending.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        gone.remove_done_callback(leave)
+        gone.cancel()
+        if has_left:
+            caller.uncancel()
 
 
 async def _disconnected(request: Request) -> None:

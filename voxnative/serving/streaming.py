@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
 
+from starlette.requests import Request
 from starlette.responses import StreamingResponse
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 from vllm.logger import init_logger
 
 from voxnative.serving.http_errors import RequestFailed
+from voxnative.serving.limits import while_connected
 
 # Below vLLM's logger, whose level and format it takes over.
 logger = init_logger("vllm.voxnative.streaming")
@@ -99,6 +101,11 @@ class SpeechStream(StreamingResponse):
         super().__init__(pieces, headers=headers, media_type=media_type)
         self._pieces = pieces
         self._reader_timeout_s = reader_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As `StreamingResponse`, without tasks for the pieces and a group around them."""
+        with suppress(RequestFailed):  # the client went away
+            await while_connected(Request(scope, receive), self.stream_response(send))
 
     async def stream_response(self, send: Send) -> None:
         """Source: starlette 1.10, ``StreamingResponse.stream_response``."""

@@ -131,3 +131,61 @@ def test_results_and_errors_of_the_work_pass() -> None:
             await while_connected(request, fail())
 
     asyncio.run(scenario())
+
+
+def test_work_runs_in_the_callers_task() -> None:
+    """It begins at once, and what it gives comes at once."""
+
+    async def scenario() -> None:
+        n_passes = 0
+
+        async def count() -> None:
+            nonlocal n_passes
+            while True:
+                n_passes += 1
+                await asyncio.sleep(0)
+
+        async def answer() -> asyncio.Task | None:
+            return asyncio.current_task()
+
+        counting = asyncio.create_task(count())
+        ran_in = await while_connected(connection(gone=asyncio.Event()), answer())
+        assert ran_in is asyncio.current_task()
+        assert n_passes == 0
+        counting.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_is_cancelled_is_no_client_that_left() -> None:
+    async def scenario() -> None:
+        gone = asyncio.Event()
+        waiting = while_connected(connection(gone=gone), asyncio.sleep(10))
+        caller = asyncio.create_task(waiting)
+        await asyncio.sleep(0.01)
+        caller.cancel()
+        gone.set()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+
+    asyncio.run(scenario())
+
+
+def test_an_error_while_the_client_leaves_leaves_no_cancellation_behind() -> None:
+    async def scenario() -> None:
+        gone = asyncio.Event()
+
+        async def fail() -> None:
+            try:
+                await asyncio.sleep(10)
+            finally:
+                raise LookupError("no")
+
+        asyncio.get_running_loop().call_later(0.01, gone.set)
+        with pytest.raises(LookupError):
+            await while_connected(connection(gone=gone), fail())
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    asyncio.run(scenario())
