@@ -2,7 +2,8 @@
 
 vLLM's own routes of these names load any path of the machine, and exist only with
 ``VLLM_ALLOW_RUNTIME_LORA_UPDATING``; they then answer before these. Here an adapter must lie in
-one of the folders that the operator allows, and unloading frees its memory.
+one of the folders that the operator allows, and unloading frees its memory. Several API servers
+in front of one engine know nothing of each other's adapters, so that none changes them.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class LoadBody(UnloadBody):
 async def load_lora_adapter(body: LoadBody, request: Request) -> str:
     """Load an adapter; requests choose it by ``lora`` or ``model``, and ``/v1/models`` lists it."""
     server: SpeechServer = request.app.state.voxnative
+    refuse_where_several(server)
     if server.is_engine_dead:
         raise engine_dead()
     if body.lora_name in (*server.model_names, *MODEL_ALIASES):
@@ -78,6 +80,7 @@ async def delete_lora_adapter(
 
 async def _unload(request: Request, name: str) -> str:
     server: SpeechServer = request.app.state.voxnative
+    refuse_where_several(server)
     if name not in server.speech.loras.names():
         raise RequestFailed(
             404,
@@ -88,6 +91,22 @@ async def _unload(request: Request, name: str) -> str:
         )
     await server.speech.unload_lora(name)
     return f"Success: LoRA adapter '{name}' removed successfully."
+
+
+def refuse_where_several(server: SpeechServer) -> None:
+    """Adapters stay as they were at the start where several API servers share the engine.
+
+    Raises:
+        RequestFailed: 400, with what to do instead.
+    """
+    if server.n_api_servers > 1:
+        raise RequestFailed(
+            400,
+            "invalid_request_error",
+            "several_api_servers",
+            f"one of {server.n_api_servers} API servers cannot load or unload an adapter for all;"
+            " valid: --lora-modules at the start, or --api-server-count 1",
+        )
 
 
 def allowed_directory(path: str, folders: tuple[str, ...]) -> Path:

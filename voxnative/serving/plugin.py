@@ -34,8 +34,15 @@ class SpeechEndpoints:
     required_tasks = ("generate",)
 
     def attach_router(self, app: FastAPI) -> None:
-        """Add the routes to vLLM's application."""
-        for module in (speech, batch, voice_routes, lora_routes, websocket):
+        """Add the routes to vLLM's application; every request is compared with all before its own.
+
+        vLLM's own routes for adapters, where they are asked for, stay in front of ours.
+        """
+        theirs = list(app.router.routes)
+        app.include_router(speech.router)
+        ours = [route for route in app.router.routes if route not in theirs]
+        app.router.routes[:] = [*ours, *theirs]
+        for module in (batch, voice_routes, lora_routes, websocket):
             app.include_router(module.router)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
@@ -65,6 +72,7 @@ class SpeechEndpoints:
             voices=_voices(engine_client, model, settings),
             media=_media(settings),
             model_names=_names(args),
+            n_api_servers=args.api_server_count or 1,
         )
         state.voxnative = server
         await adapter.warmup(model)

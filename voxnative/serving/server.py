@@ -42,6 +42,8 @@ class SpeechServer:
         voices: registered voices.
         media: what ``ref_audio`` may point to.
         model_names: names under which the model is served.
+        n_api_servers: processes like this one in front of the engine; they share voices and the
+            engine, and have a queue each.
     """
 
     speech: AsyncVoxNative
@@ -53,6 +55,7 @@ class SpeechServer:
     voices: VoiceStore
     media: MediaPolicy
     model_names: tuple[str, ...]
+    n_api_servers: int = 1
 
     @property
     def is_engine_dead(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.unit.serving.scripted import Scripted
 from voxnative.errors import ParameterError
 from voxnative.serving.http_errors import RequestFailed
-from voxnative.serving.lora_routes import allowed_directory
+from voxnative.serving.lora_routes import allowed_directory, refuse_where_several
 from voxnative.serving.schema import SpeechBody
 
 
@@ -49,3 +50,11 @@ def test_without_adapters_a_body_is_told_so() -> None:
     assert call.arguments == {}
     with pytest.raises(RequestFailed, match=r"valid: tiny$"):
         asyncio.run(server.call(SpeechBody(input="hi", model="anna")))
+
+
+def test_several_api_servers_leave_the_adapters_as_they_are() -> None:
+    server = Scripted().server
+    refuse_where_several(server)
+    with pytest.raises(RequestFailed, match=r"one of 2 API servers .*--lora-modules") as caught:
+        refuse_where_several(replace(server, n_api_servers=2))
+    assert caught.value.status == 400

@@ -42,6 +42,7 @@ def test_all_routes_are_attached() -> None:
     assert {"/v1/audio/speech", "/v1/audio/speech/batch", "/v1/audio/voices"} <= paths
     assert "/v1/audio/speech/stream" in paths
     assert {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"} <= paths
+    assert getattr(app.routes[0], "path", None) == "/v1/audio/speech"  # found at once
 
 
 def test_the_launchers_functions() -> None:

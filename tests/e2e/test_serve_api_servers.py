@@ -1,0 +1,166 @@
+"""Two API servers in front of one engine: ``--api-server-count 2``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.adapters import write_adapter
+from tests.checkpoints import TRAINED_TINY
+from tests.helpers.runtime import (
+    ANSWER_S,
+    SPEECH,
+    VOICES,
+    Server,
+    recording,
+    send_many,
+    send_voice,
+    serve,
+    title,
+    voxnative_command,
+)
+
+pytestmark = [
+    pytest.mark.tts,
+    pytest.mark.full_model,
+    pytest.mark.hardware_test(res="cpu", num_cards=0),
+]
+
+N_SERVERS = 2
+N_CONNECTIONS = 4
+REQUEST = {"input": "hello there.", "seed": 1, "response_format": "pcm", "max_new_tokens": 6}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two API servers, an engine of four places, and an adapter that is there from the start."""
+    folder = tmp_path_factory.mktemp("api_servers")
+    adapter = write_adapter(
+        folder / "loras" / "anna", TRAINED_TINY, seed=3, r=4, enable_lm=True, enable_dit=True
+    )
+    command = voxnative_command(
+        folder,
+        {"max_queue": 8, "allowed_lora_dirs": [str(folder / "loras")]},
+        api_server_count=N_SERVERS,
+        max_num_seqs=4,
+        enable_lora=True,
+        max_loras=1,
+        max_lora_rank=8,
+        lora_modules=[f"anna={adapter}"],
+    )
+    with serve(command, folder) as server:
+        yield server
+
+
+class Connection:
+    """A connection that stays open, and the process that accepted it."""
+
+    def __init__(self, server: Server) -> None:
+        host, port = server.address.removeprefix("http://").split(":")
+        self._http = HTTPConnection(host, int(port), timeout=ANSWER_S)
+        self._http.connect()
+        self._own_port = self._http.sock.getsockname()[1]
+        time.sleep(0.1)  # for whoever accepts it
+        self.owner = next(p for p in api_servers(server) if self._is_accepted_by(p))
+
+    def _is_accepted_by(self, process: psutil.Process) -> bool:
+        return any(c.raddr and c.raddr.port == self._own_port for c in process.net_connections())
+
+    def send(self, method: str, path: str, **body: Any) -> tuple[int, bytes]:
+        """Status and body of the answer."""
+        content = json.dumps(body) if body else None
+        self._http.request(method, path, content, {"Content-Type": "application/json"})
+        answer = self._http.getresponse()
+        return answer.status, answer.read()
+
+    def speak(self, **changes: Any) -> bytes:
+        status, audio = self.send("POST", SPEECH, **{**REQUEST, **changes})
+        assert status == 200, audio
+        return audio
+
+
+def api_servers(server: Server) -> list[psutil.Process]:
+    """The processes that answer."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    return [child for child in children if "APIServer" in title(child)]
+
+
+@pytest.fixture(scope="module")
+def connections(server: Server) -> list[Connection]:
+    return [Connection(server) for _ in range(N_CONNECTIONS)]
+
+
+def test_connections_are_shared_out(server: Server, connections: list[Connection]) -> None:
+    assert len(api_servers(server)) == N_SERVERS
+    owners = [connection.owner.pid for connection in connections]
+    assert sorted(owners.count(pid) for pid in set(owners)) == [2, 2]
+
+
+def test_all_of_them_speak_alike(connections: list[Connection]) -> None:
+    assert len({connection.speak() for connection in connections}) == 1
+
+
+def test_a_voice_is_known_to_all(server: Server, connections: list[Connection]) -> None:
+    form = {"name": "Anna", "consent": "agreed by the speaker, in writing"}
+    answer = send_voice(server, form, recording())
+    assert answer.status == 200, answer.body
+    voice = json.loads(answer.body)["id"]
+    for connection in connections:
+        status, listed = connection.send("GET", VOICES)
+        assert status == 200
+        assert voice in listed.decode()
+    (spoken,) = {connection.speak(voice=voice) for connection in connections}
+    assert spoken != connections[0].speak()
+
+
+def test_adapters_are_those_of_the_start(server: Server, connections: list[Connection]) -> None:
+    (spoken,) = {connection.speak(lora="anna") for connection in connections}
+    assert spoken != connections[0].speak()
+    path = str(server.log.parent / "loras" / "anna")
+    for connection in connections:
+        for route, body in (
+            ("load", {"lora_name": "bob", "lora_path": path}),
+            ("unload", {"lora_name": "anna"}),
+        ):
+            status, answer = connection.send("POST", f"/v1/{route}_lora_adapter", **body)
+            assert status == 400
+            assert json.loads(answer)["error"]["code"] == "several_api_servers"
+        assert connection.speak(lora="anna") == spoken
+
+
+def test_metrics_are_sums_over_all(server: Server, connections: list[Connection]) -> None:
+    before = server.metric("voxnative_requests_total", outcome="finished")
+    for connection in connections:
+        connection.speak()
+    after = [server.metric("voxnative_requests_total", outcome="finished") for _ in range(4)]
+    assert after == [before + N_CONNECTIONS] * 4  # whichever of them is asked
+    assert server.metric("voxnative_requests_running") == 0
+
+
+def test_many_at_once(server: Server, connections: list[Connection]) -> None:
+    """More than the engine has places; each gets what it would get alone."""
+    requests = [{**REQUEST, "seed": seed, "max_new_tokens": 3 + seed % 4} for seed in range(12)]
+    replies = asyncio.run(send_many(server, requests))
+    assert [reply.status for reply in replies] == [200] * len(requests)
+    for request, reply in zip(requests, replies, strict=True):
+        assert len(reply.body) == len(connections[0].speak(**request))
+
+
+def test_a_dead_engine_ends_all(server: Server) -> None:
+    """vLLM ends the API servers it started; a single one would go on and answer 503."""
+    everything = psutil.Process(server.process.pid).children(recursive=True)
+    assert httpx.get(f"{server.address}/health").status_code == 200
+    server.engine().kill()
+    killed = time.perf_counter()
+    server.process.wait(60)
+    _, alive = psutil.wait_procs(everything, timeout=30)
+    assert not alive
+    print(f"all processes ended {time.perf_counter() - killed:.1f} s after the engine's death")
