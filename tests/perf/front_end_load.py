@@ -5,8 +5,8 @@ there a chunk a step, from the first request on. Client and server compete where
 cores.
 
     python -m tests.perf.front_end_load [--streams 128] [--requests 256] [--patches 64]
-        [--step-ms 31] [--reader bench|aiohttp] [--processes 1] [--format pcm] [--repeats 3]
-        [--profile]
+        [--vary] [--step-ms 31] [--reader bench|aiohttp] [--processes 1] [--format pcm]
+        [--repeats 3] [--profile]
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ async def one_run(
         "input": TEXT[:N_CHARS],
         "response_format": arguments.format,
         "stream": True,
-        "max_new_tokens": n_patches,
         "max_silence_s": 0.0,
     }
-    bodies = [body | {"seed": seed} for seed in range(n_requests)]
+    random = np.random.default_rng(n_requests)
+    spread = n_patches // 2 if arguments.vary else 0
+    patches = random.integers(n_patches - spread, n_patches + spread + 1, n_requests).tolist()
+    bodies = [body | {"seed": seed, "max_new_tokens": n} for seed, n in enumerate(patches)]
     profile = cProfile.Profile()
     cpu = os.times()
     if profiled:
@@ -62,14 +64,13 @@ async def one_run(
     if profiled:
         pstats.Stats(profile).sort_stats("tottime").print_stats(60)
         pstats.Stats(profile).sort_stats("cumulative").print_stats(120)
-    answers, n_chunks = share.answers, n_requests * n_patches
+    answers, n_chunks = share.answers, sum(patches)
     failed = [answer.error for answer in answers if answer.error is not None]
     assert not failed, failed[0]
     if arguments.format == "pcm":
-        assert all(answer.n_samples == n_patches * CHUNK_SAMPLES for answer in answers)
+        assert sum(answer.n_samples for answer in answers) == n_chunks * CHUNK_SAMPLES
     first_ms = np.array([1000 * (answer.first_s - answer.sent_s) for answer in answers])
     wall_s = max(a.ended_s for a in answers) - min(a.sent_s for a in answers)
-    rounds = -(-n_requests // arguments.streams)
     return {
         "server_cpu_us_a_chunk": 1e6 * (user_s + system_s) / n_chunks,
         "of_it_the_kernel": 1e6 * system_s / n_chunks,
@@ -78,7 +79,7 @@ async def one_run(
         "ttfa_median_ms": float(np.median(first_ms)),
         "ttfa_p99_ms": float(np.percentile(first_ms, 99)),
         "wall_s": wall_s,
-        "shortest_wall_s": rounds * n_patches * arguments.step_ms / 1000,
+        "shortest_wall_s": n_chunks / arguments.streams * arguments.step_ms / 1000,
         "audio_s_a_second": n_chunks * CHUNK_S / wall_s,
     }
 
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--patches", type=int, default=64)
     parser.add_argument("--step-ms", type=float, default=31.0)
     parser.add_argument("--reader", choices=READERS, default="bench")
+    parser.add_argument("--vary", action="store_true", help="patches +-50 %%: no common end")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--format", default="pcm")
     parser.add_argument("--repeats", type=int, default=3)
