@@ -56,7 +56,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         max_lora_rank=8,
         lora_modules=[f"anna={adapter}"],
     )
-    with serve(command, folder) as server:
+    # Connections stay as long as the tests take, whatever they wait for.
+    with serve(command, folder, VLLM_HTTP_TIMEOUT_KEEP_ALIVE="900") as server:
         yield server
 
 
