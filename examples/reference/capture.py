@@ -21,7 +21,9 @@ from tests.reference import reference_generate
 
 SHIPPED = Path("voxnative/checkpoints/tiny")
 SAMPLE = Path("tests/data/tiny_reference.safetensors")
-SENTENCES = ("the weather is very nice today.", "please close the door behind you.")
+# Their hidden states stay clear of the scalar quantiser's borders. "please close the door behind
+# you." lies on one in its fourth patch, and falls to either side by the order of sums alone.
+SENTENCES = ("the weather is very nice today.", "my brother came home in the evening.")
 N_STEPS, CFG, TIMESTEPS = 16, 2.0, 10
 
 

@@ -189,7 +189,8 @@ def test_its_engine_takes_our_requests(
     assert (n_patches > 5) == (what.reference is not None)
     assert [i for i in payload.text_tokens if i not in (0, 103, 104)] == ids
     assert payload.feats[0].shape == (len(payload.text_tokens), 4, 32)
-    assert (payload.seed, payload.cfg_value) == (7, 3.0)
+    cfg = VoxConfig.from_dir(tiny).cfm.inference_cfg_rate
+    assert (payload.seed, payload.cfg_value) == (7, cfg)
     assert payload.max_generate_length == (60 if name == "plain" else 512)
 
 
