@@ -16,8 +16,9 @@ from tests.reference import reference_generate
 
 N_STEPS = 48
 TOLERANCE = 1e-4
-# Each patch hangs on those before it, and trained weights amplify rounding: 2e-4 after ten patches.
-TRAINED_TOLERANCE = 1e-3
+# Of latents in modes that the trained checkpoint never saw: they amplify rounding from patch to
+# patch, to 1e-5 to 5e-4 after ten patches with three seeds.
+UNSEEN_TOLERANCE = 1e-3
 TEXT = "the quick brown fox jumps over the lazy dog"
 
 MODES: dict[str, dict[str, Any]] = {
@@ -71,7 +72,7 @@ def test_the_stop_decision_equals_the_reference(speaking: RecordingEngine) -> No
     assert got.latents.shape == expected.latents.shape
     error = (got.latents - expected.latents).abs()
     print(f"trained checkpoint: {len(got.latents)} patches, latents max {error.max():.2e}")
-    assert error.max() < TRAINED_TOLERANCE
+    assert error.max() < TOLERANCE
 
 
 DESCRIPTION = "a calm, low voice"
@@ -94,8 +95,8 @@ def test_a_voice_of_the_trained_checkpoint(
     error = (got.latents - expected.latents).abs()
     audio_error = (torch.from_numpy(got.result.samples) - expected.audio).abs()
     print(f"trained, {mode}: latents max {error.max():.2e}, audio max {audio_error.max():.2e}")
-    assert error.max() < TRAINED_TOLERANCE
-    assert audio_error.max() < TRAINED_TOLERANCE
+    assert error.max() < UNSEEN_TOLERANCE
+    assert audio_error.max() < TOLERANCE
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -33,10 +33,8 @@ def check_options(options: SpeechOptions) -> None:
     Raises:
         ValueError: names the option, its value and what is valid.
     """
-    refused = {"fp8_dit": (True,), "compile_solver": (True,), "kernels": (False,)}
-    for name, values in refused.items():
-        value = getattr(options, name)
-        if value in values:
+    for name, value in {"fp8_dit": True, "compile_solver": True, "kernels": False}.items():
+        if getattr(options, name) is value:
             raise ValueError(
                 f"additional_config['{SECTION}']['{name}']: {value} is not valid with "
                 f"VLLM_BATCH_INVARIANT=1; valid: {not value}, or unset"
