@@ -3,8 +3,9 @@
     python -m tests.perf.multi_gpu_report --model DIRECTORY --out report.json
 
 Each layout is a server of its own, one after the other: "one" (a single engine), "dp2" (two
-replicas), "tp2" (one engine over two devices). Asserts nothing about time; the report is written
-anew after each layout, so that a run that is cut short leaves what it has.
+replicas), "dp2_fronts" (the same behind two HTTP processes), "tp2" (one engine over two devices).
+Asserts nothing about time; the report is written anew after each layout, so that a run that is cut
+short leaves what it has.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tests.perf.http_streams import LEAD_S, SPEECH, Clients, Stream, summary
 LAYOUTS: dict[str, dict[str, int]] = {
     "one": {},
     "dp2": {"data-parallel-size": 2},
+    "dp2_fronts": {"data-parallel-size": 2, "api-server-count": 2},
     "tp2": {"tensor-parallel-size": 2},
 }
 TEXT = (
@@ -60,12 +62,15 @@ def served(arguments: argparse.Namespace, layout: str) -> Iterator[tuple[str, su
         port = probe.getsockname()[1]
     n_replicas = LAYOUTS[layout].get("data-parallel-size", 1)
     places = -(-max(arguments.streams) // n_replicas)
-    queue = {"voxnative": {"max_queue": 2 * max(arguments.streams)}}
+    sections = {
+        "voxnative": {"max_queue": 2 * max(arguments.streams)},
+        "voxnative_engine": json.loads(arguments.engine),
+    }
     flags = {"host": "127.0.0.1", "port": port, "max-num-seqs": places, **LAYOUTS[layout]}
     command = [sys.executable, "-m", "voxnative.cli", "serve"]
     command += [str(arguments.model)] if arguments.model else []
     command += [f"--{name}={value}" for name, value in flags.items()]
-    command += [f"--additional-config={json.dumps(queue)}", *arguments.serve_flags]
+    command += [f"--additional-config={json.dumps(sections)}", *arguments.serve_flags]
     log = arguments.out.with_name(f"{arguments.out.stem}_{layout}.log")
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
@@ -212,6 +217,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 64, 128, 256])
     parser.add_argument("--patches", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--engine", default="{}", help="JSON: the section voxnative_engine")
     parser.add_argument("--clients", type=int, default=8, help="client processes")
     parser.add_argument("serve_flags", nargs="*", help="further flags of voxnative serve, after --")
     return parser.parse_args()
