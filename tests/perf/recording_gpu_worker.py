@@ -113,6 +113,28 @@ class RecordingGPUWorker(SpeechGPUWorker):
             }
         side_path.begin_recording(forced)
 
+    def keep_record(self, file: str) -> None:
+        """Write what was recorded, for an engine of another layout to be fed with."""
+        side_path = self.model_runner.model_state.side_path
+        kinds = ("made", "embedded", "heard")
+        torch.save(
+            {
+                kind: {
+                    seed: torch.stack(rows).cpu() for seed, rows in getattr(side_path, kind).items()
+                }
+                for kind in kinds
+            },
+            file,
+        )
+
+    def feed_record(self, file: str) -> None:
+        """Feed back from now on what another engine's `keep_record` wrote."""
+        kept = torch.load(file, map_location=self.device)
+        self.heard_alone = kept["heard"]
+        self.model_runner.model_state.side_path.begin_recording(
+            {seed: (patches, kept["embedded"][seed]) for seed, patches in kept["made"].items()}
+        )
+
     def compare(self) -> dict[str, Any]:
         """Patches made since `record(True)` against the ones that were fed back."""
         side_path = self.model_runner.model_state.side_path

@@ -46,14 +46,14 @@ def open_peer(spec: PeerSpec, row: Row, model: str, matrix: Path) -> Target:
             extra_body=fields | dict(spec.extra_body),
             sample_rate_hz=spec.sample_rate_hz,
         )
+    folders = {name: _folder(spec, at, matrix) for name, at in spec.stand_ins.items()}
     if spec.kind == "voxcpm":
         from voxnative.bench.peers.voxcpm_reference import ReferenceTarget
 
-        return ReferenceTarget(spec.name, spec.model or model, spec.options)
+        return ReferenceTarget(spec.name, spec.model or model, spec.options, folders)
     if spec.kind == "nano-vllm-voxcpm":
         from voxnative.bench.peers.nano_vllm import NanoVllmTarget
 
-        folders = {name: _folder(spec, at, matrix) for name, at in spec.stand_ins.items()}
         return NanoVllmTarget(spec.name, spec.model or model, spec.options, folders)
     raise BenchError(f"peer {spec.name}: kind {spec.kind} is not valid")
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, aclosing
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +17,7 @@ import numpy as np
 from voxnative.bench.paths import shown_model
 from voxnative.bench.peers.published_form import published_form
 from voxnative.bench.peers.spoken_form import spoken_form
-from voxnative.bench.peers.stand_ins import stand_ins
+from voxnative.bench.peers.stand_ins import origin, stand_ins
 from voxnative.bench.record import SpeechTask
 from voxnative.bench.target import RequestError
 from voxnative.config import VoxConfig
@@ -169,15 +168,6 @@ class NanoVllmTarget:
             "nano-vllm-voxcpm": version("nano-vllm-voxcpm"),
             "model": self._shown,
             "options": self._options,
-            "flash_attn": _origin("flash_attn", "flash-attn"),
-            "librosa": _origin("librosa", "librosa"),
+            "flash_attn": origin("flash_attn", "flash-attn"),
+            "librosa": origin("librosa", "librosa"),
         }
-
-
-def _origin(module: str, package: str) -> str:
-    """A package's version; for a stand-in, what its first line says of itself."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        text = importlib.import_module(module).__doc__ or "no package"
-        return f"a stand-in: {text.strip().splitlines()[0]}"

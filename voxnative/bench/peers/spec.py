@@ -9,7 +9,8 @@ from typing import Any
 from voxnative.bench.errors import BenchError
 from voxnative.bench.fields import Fields
 
-KINDS = ("voxcpm", "nano-vllm-voxcpm", "openai")
+LIBRARIES = ("voxcpm", "nano-vllm-voxcpm")
+KINDS = (*LIBRARIES, "openai")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class PeerSpec:
         fields.finish()
         if (spec.kind == "openai") != (spec.url is not None):
             raise BenchError(f"{fields.where}: url belongs to kind openai, which needs it")
-        if spec.stand_ins and spec.kind != "nano-vllm-voxcpm":
-            raise BenchError(f"{fields.where}: stand_ins belongs to kind nano-vllm-voxcpm")
+        if spec.stand_ins and spec.kind not in LIBRARIES:
+            raise BenchError(
+                f"{fields.where}: stand_ins belongs to the kinds {', '.join(LIBRARIES)}"
+            )
         return spec

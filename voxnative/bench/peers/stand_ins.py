@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -31,3 +33,12 @@ def stand_ins(folders: Mapping[str, Path]) -> Iterator[None]:
 
 def _is_missing(name: str) -> bool:
     return name not in sys.modules and importlib.util.find_spec(name) is None
+
+
+def origin(module: str, package: str) -> str:
+    """A package's version; for a stand-in, what its first line says of itself."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        text = importlib.import_module(module).__doc__ or "no package"
+        return f"a stand-in: {text.strip().splitlines()[0]}"

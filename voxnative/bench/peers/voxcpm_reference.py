@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +15,7 @@ import numpy as np
 
 from voxnative.bench.paths import shown_model
 from voxnative.bench.peers.spoken_form import spoken_form
+from voxnative.bench.peers.stand_ins import origin, stand_ins
 from voxnative.bench.peers.voxcpm_import import STAND_INS, import_voxcpm2
 from voxnative.bench.record import SpeechTask
 from voxnative.bench.target import RequestError
@@ -34,11 +37,18 @@ class ReferenceTarget:
         name: in the report.
         model: checkpoint directory or Hugging Face id.
         options: of ``VoxCPM2Model.from_local``; by default its own compilation on CUDA.
+        folders: of stand-ins for modules that it asks for, see `stand_ins`.
     """
 
     max_streams: int | None = 1
 
-    def __init__(self, name: str, model: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        options: Mapping[str, Any],
+        folders: Mapping[str, Path] | None = None,
+    ) -> None:
         from voxnative.checkpoint import resolve_checkpoint
 
         self.name = name
@@ -46,12 +56,19 @@ class ReferenceTarget:
         self._directory = resolve_checkpoint(model)
         self._config = VoxConfig.from_dir(self._directory)
         self._options = dict(options)
+        self._folders = dict(folders or {})
+        self._held = ExitStack()
         self._model: Any = None
         self.start_s = 0.0
 
     async def __aenter__(self) -> Self:
         started = time.perf_counter()
-        await asyncio.to_thread(self._load)
+        self._held.enter_context(stand_ins(self._folders))
+        try:
+            await asyncio.to_thread(self._load)
+        except BaseException:
+            self._held.close()
+            raise
         self.start_s = time.perf_counter() - started
         return self
 
@@ -73,6 +90,7 @@ class ReferenceTarget:
         trace: TracebackType | None,
     ) -> None:
         self._model = None
+        self._held.close()
 
     async def speak(self, task: SpeechTask) -> AsyncGenerator[tuple[np.ndarray, int], None]:
         """See `Target.speak`; a thread makes each piece."""
@@ -119,4 +137,4 @@ class ReferenceTarget:
             "model": self._shown,
             "options": self._options,
             "stand_ins": STAND_INS,
-        }
+        } | {name: origin(name, name) for name in self._folders}
