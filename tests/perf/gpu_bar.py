@@ -9,6 +9,7 @@ SNR_DB = 55  # of the AudioVAE against fp32
 AMONG_OTHERS = {
     "among": "among others",
     "cramped": "among others, preempted",
+    "above": "among others, above every graph",
     "lora": "among others with adapters",
 }
 

@@ -19,6 +19,8 @@ does `report` alone. Parts:
     cramped     the last again, with preemptions
     invariant   the last two and the adapters' again with batch-invariant kernels
                 (VLLM_BATCH_INVARIANT=1), where nothing may differ; and what they cost
+    above       a request alone against itself among others, in steps and batches above every graph
+                of the language models that was captured; batch-invariant too
     lora        32 streams with 0, 1, 8 and 32 LoRA adapters, and without LoRA; a request with an
                 adapter alone against itself among others with other adapters
     peer        the peer's figures from the same job, where it is installed
@@ -48,6 +50,7 @@ from tests.perf.gpu_bar import bar_rows, correctness_rows
 from voxnative.config import VoxConfig
 
 FULL_SIZE = Path(tempfile.gettempdir()) / "voxnative-full-size"
+FEW_GRAPHS = (1, 2, 4, 8)  # tokens of a step
 TINY = Path(voxnative.__file__).parent / "checkpoints" / "tiny"
 
 
@@ -263,6 +266,22 @@ class Job:
         keep("lora", await lora_isolation(self.checkpoint, settings, adapters, rank=8))
         return report
 
+    def part_above(self) -> dict[str, Any]:
+        if not self.is_cuda:
+            return {"left_out": "graphs are CUDA's"}
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"  # read when an engine starts
+        return asyncio.run(self._above_every_graph())
+
+    async def _above_every_graph(self) -> dict[str, Any]:
+        from tests.perf.gpu_correctness import RECORDING_WORKER, isolation
+        from tests.perf.serving_load import engine
+
+        settings = self.engine_settings(64) | {"worker_cls": RECORDING_WORKER}
+        settings["compilation_config"] = {"cudagraph_capture_sizes": list(FEW_GRAPHS)}
+        async with engine(self.checkpoint, settings) as (speech, ready_s):
+            about = {"ready_s": round(ready_s, 1), "graphs_for_steps_of": FEW_GRAPHS}
+            return about | await isolation(speech, 63, n_patches=24)
+
     def part_peer(self) -> dict[str, Any]:
         from tests.perf.peer import is_installed, peer_report
 
@@ -307,6 +326,7 @@ PARTS = (
     "engine",
     "cramped",
     "invariant",
+    "above",
     "lora",
     "peer",
 )
@@ -326,6 +346,8 @@ def joined(job: Job) -> dict[str, Any]:
         if (file := job.out / f"{name}.json").exists()
     }
     invariant = found.get("invariant", {}) | {"peer": found.get("peer", {})}
+    if "above" in found:
+        found["invariant"] = found.get("invariant", {}) | {"above": found.pop("above")}
     return {
         "machine": machine(job),
         "bar": bar_rows(found),

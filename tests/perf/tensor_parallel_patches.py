@@ -22,6 +22,7 @@ from tests.perf.gpu_correctness import RECORDING_WORKER
 from tests.perf.load import TEXT
 
 SEEDS = range(9000, 9008)
+KV_BYTES = 4_000_000_000
 EXACT = {"kernels": False, "compile_solver": False, "vae_precision": "fp32"}
 
 
@@ -35,7 +36,7 @@ async def spoken(arguments: argparse.Namespace, n_ranks: int, record: Path) -> l
         dtype=arguments.dtype,
         max_num_seqs=8,
         max_model_len=512,
-        gpu_memory_utilization=0.6,
+        kv_cache_memory_bytes=KV_BYTES,
         tensor_parallel_size=n_ranks,
         worker_cls=RECORDING_WORKER,
         additional_config={"voxnative_engine": options},
