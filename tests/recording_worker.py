@@ -26,12 +26,15 @@ class RecordingRunner(SpeechCPUModelRunner):
         self.prefill_chunks: dict[str, list[int]] = {}
         self.n_resumed = 0
         self.n_encoded = 0
+        self.fails = False
         # Seconds of the last steps by part; a list is cheap enough to keep always.
         self.forward_s: list[float] = []
         self.side_path_s: list[float] = []
         self.step_s: list[float] = []
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.fails:
+            raise RuntimeError("a step that was told to fail")
         self.n_resumed += len(scheduler_output.scheduled_cached_reqs.resumed_req_ids)
         self.n_encoded += sum(map(len, scheduler_output.scheduled_encoder_inputs.values()))
         for request in scheduler_output.scheduled_new_reqs:
@@ -84,6 +87,15 @@ class RecordingWorker(SpeechCPUWorker):
             "cached_tokens": runner.cached_tokens[full_id],
             "scheduled_tokens": runner.prefill_chunks[full_id],
         }
+
+    def fail(self) -> None:
+        """Let the next step raise, as a defect or a broken device would."""
+        self.model_runner.fails = True
+
+    def nap(self, seconds: float) -> int:
+        """A call that takes its time; returns the replica that ran it."""
+        time.sleep(seconds)
+        return self.parallel_config.data_parallel_index
 
     def n_threads(self) -> int:
         """Threads that a network of this process computes on."""

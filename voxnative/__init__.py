@@ -24,6 +24,7 @@ _PUBLIC_NAMES = {
     "MissingExtraError": "errors",
     "ParameterError": "errors",
     "PieceError": "errors",
+    "ReplicaLostError": "errors",
     "TextError": "errors",
     "VoxNativeError": "errors",
 }
@@ -38,6 +39,7 @@ __all__ = [
     "ParameterError",
     "PieceError",
     "PieceRecord",
+    "ReplicaLostError",
     "SpeechChunk",
     "SpeechParams",
     "SpeechResult",
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         ParameterError,
         PieceError,
+        ReplicaLostError,
         TextError,
         VoxNativeError,
     )

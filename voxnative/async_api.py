@@ -48,7 +48,8 @@ class AsyncVoxNative:
             ``max_loras`` (in one batch), ``max_cpu_loras`` (loaded) and ``max_lora_rank``.
         engine_args: further arguments of vLLM's ``AsyncEngineArgs``, such as
             ``tensor_parallel_size`` (each LM layer over several devices) and
-            ``data_parallel_size`` (whole replicas; ``max_num_seqs`` is then of each).
+            ``data_parallel_size`` (whole replicas; ``max_num_seqs`` is then of each, and when
+            one dies, its requests end with ``ReplicaLostError`` and the others go on).
 
     Raises:
         CheckpointError: ``model`` is no checkpoint that can be read.
@@ -116,6 +117,7 @@ class AsyncVoxNative:
             EngineError: the engine did not come up; the cause is chained.
         """
         from voxnative.checkpoint_shapes import verify_checkpoint
+        from voxnative.engine.async_engine import adopt_engine
         from voxnative.engine.lora_registry import lora_settings
         from voxnative.engine.start import engine_args, start_engine
 
@@ -128,7 +130,9 @@ class AsyncVoxNative:
             settings = lora_settings(ranks) | settings
         try:
             args = engine_args(self.directory, self.config, **settings)
-            self._attach(await asyncio.to_thread(start_engine, args))
+            engine = await asyncio.to_thread(start_engine, args)
+            adopt_engine(engine)
+            self._attach(engine)
             freeze_heap()
         except (RuntimeError, ValueError, TypeError) as error:  # vLLM's own, of every kind
             raise EngineError(f"the engine did not start: {error}") from error
@@ -155,6 +159,21 @@ class AsyncVoxNative:
         context_len = engine.model_config.max_model_len
         self._requests = RequestBuilder(self.config, self._tokenizer, context_len)
         self._requests.n_tokens("a")  # the first text imports the checkpoint's front end
+
+    def watch_replicas(self, tell: Callable[[int, int], None]) -> None:
+        """Call ``tell(n_alive, n_replicas)`` now and whenever a data-parallel replica has died.
+
+        Never called where the engine's replicas are not processes of this one, or it has none.
+
+        Raises:
+            EngineError: the engine is not running.
+        """
+        from voxnative.engine.replicas import ReplicaClient
+
+        if self._engine is None:
+            raise EngineError(_NOT_RUNNING)
+        if isinstance(self._engine.engine_core, ReplicaClient):
+            self._engine.engine_core.listen(tell)
 
     async def close(self) -> None:
         """Stop the engine; open requests end with an error."""

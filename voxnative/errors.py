@@ -80,6 +80,10 @@ class EngineError(VoxNativeError):
     """The engine died, or a request failed inside it."""
 
 
+class ReplicaLostError(EngineError):
+    """The data-parallel replica that ran the request has died; others live, so try again."""
+
+
 class PieceError(EngineError):
     """A piece of a long text could not be spoken; everything before it was.
 

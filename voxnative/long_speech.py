@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from voxnative.errors import EngineError, InvalidRequestError, PieceError
+from voxnative.errors import EngineError, InvalidRequestError, PieceError, ReplicaLostError
 from voxnative.long_request import LongRequest, SpokenPiece
 from voxnative.pieces import Piece
 from voxnative.result import FinishReason, PieceRecord, SpeechChunk, SpeechResult
@@ -215,6 +215,8 @@ class LongRun:
                 failure = error
                 if request.live and n_patches:
                     break  # what was heard cannot be taken back
+                if isinstance(error, ReplicaLostError):
+                    break  # the piece is not to blame, and another attempt has another seed
                 continue
             if not request.live:
                 if run.finish_reason == "length" and n_patches != request.n_max_patches:

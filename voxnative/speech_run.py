@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from voxnative.config import VoxConfig
-from voxnative.errors import EngineError
+from voxnative.errors import EngineError, ReplicaLostError
 from voxnative.result import SpeechChunk, SpeechResult
 from voxnative.silence_guard import SilenceGuard, loudest
 from voxnative.speech_request import SpeechRequest
@@ -36,6 +36,7 @@ class SpeechRun:
         """New samples as they exist; sets ``finish_reason`` at the end.
 
         Raises:
+            ReplicaLostError: the replica that spoke died, and others live.
             EngineError: the engine failed or made samples that are not finite.
         """
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -68,6 +69,8 @@ class SpeechRun:
                         self.finish_reason = "silence"
                         return  # closing the outputs aborts the request
         except (EngineDeadError, EngineGenerateError) as error:
+            if isinstance(error, EngineDeadError) and not self._engine.errored:
+                raise ReplicaLostError("the replica that spoke has died; try again") from error
             reason = str(error) or repr(error.__cause__ or error)
             raise EngineError(f"the engine failed: {reason}") from error
         if self.finish_reason not in ("stop", "length"):

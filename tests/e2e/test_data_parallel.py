@@ -6,18 +6,23 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import torch
+from vllm.v1.engine.exceptions import EngineDeadError
 
+from tests.adapters import write_adapter
 from tests.e2e.test_engine_death import left_by_a_killed_front_end, wait_until_gone
 from tests.e2e.test_isolation import TOLERANCE, eight_requests
 from tests.engines import RecordingEngine
 from tests.helpers.runtime import title
-from voxnative.errors import EngineError
+from voxnative.errors import EngineError, ReplicaLostError
+from voxnative.offline import VoxNative
 from voxnative.serving.latents import latent_encoder
 
 pytestmark = pytest.mark.full_model
@@ -92,34 +97,190 @@ def test_a_recording_is_encoded_by_every_replica(
     assert replicas.wait(encoded()).tobytes() == first
 
 
-def test_a_killed_replica_ends_all_with_an_error(replicas: RecordingEngine) -> None:
-    """vLLM's client gives the engine up as a whole; the last test of this engine."""
-    before = psutil.Process().children(recursive=True)
-    engines = [process for process in before if "EngineCore_DP" in title(process)]
-    assert len(engines) == 2
-    family = [p for engine in engines for p in [engine, *engine.children(recursive=True)]]
-    raised: list[BaseException] = []
+@dataclass
+class Load:
+    """Requests under way on both replicas, from threads of their own."""
 
-    def speak(seed: int) -> None:
-        with pytest.raises(EngineError) as caught:
-            replicas.api.synthesize("a long text " * 6, seed=seed)
-        raised.append(caught.value)
+    api: VoxNative
+    calls: list[dict[str, Any]]
+    ended: dict[int, tuple[Any, float]] = field(default_factory=dict)
 
-    threads = [threading.Thread(target=speak, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    time.sleep(1.0)
-    killed = time.monotonic()
-    engines[1].kill()
-    for thread in threads:
-        thread.join(30)
-    took_s = time.monotonic() - killed
-    print(f"all six requests ended {took_s:.2f} s after the replica's death")
-    assert len(raised) == 6
+    def __post_init__(self) -> None:
+        self._threads = [
+            threading.Thread(target=self._speak, args=(index,)) for index in range(len(self.calls))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _speak(self, index: int) -> None:
+        try:
+            ending: Any = self.api.synthesize(**self.calls[index]).samples
+        except EngineError as error:
+            ending = error
+        self.ended[index] = ending, time.monotonic()
+
+    def wait(self) -> None:
+        for thread in self._threads:
+            thread.join(120)
+        assert len(self.ended) == len(self.calls), "each call ends, with audio or with an error"
+
+    def failed(self) -> list[tuple[EngineError, float]]:
+        return [(e, at) for e, at in self.ended.values() if isinstance(e, EngineError)]
+
+    def spoken(self) -> dict[int, np.ndarray]:
+        return {i: e for i, (e, _) in self.ended.items() if isinstance(e, np.ndarray)}
+
+
+def load_calls(n: int) -> list[dict[str, Any]]:
+    return [{"text": f"number {i} has a lot to say", "seed": i, "max_steps": 40} for i in range(n)]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def family(engine: psutil.Process) -> list[int]:
+    """An engine's process and its workers."""
+    return [engine.pid, *(child.pid for child in engine.children(recursive=True))]
+
+
+def engine_processes() -> list[psutil.Process]:
+    """The replicas' processes, by rank."""
+    children = psutil.Process().children(recursive=True)
+    found = {title(child): child for child in children}
+    return [found[name] for name in sorted(found) if "EngineCore_DP" in name]
+
+
+def engines_and_workers() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "VLLM" in title(child)]
+
+
+def only_the_dead_ones_requests_failed(load: Load, died: float, alone: list[Any]) -> None:
+    failed, spoken = load.failed(), load.spoken()
+    assert len(failed) == len(spoken) == len(load.calls) // 2
+    assert all(isinstance(error, ReplicaLostError) for error, _ in failed)
+    took_s = max(at for _, at in failed) - died
+    print(f"{len(failed)} requests ended {took_s:.2f} s after their replica's death")
     assert took_s < NOTICED_S
+    for index, samples in spoken.items():
+        expected = alone[index].result.samples
+        assert samples.shape == expected.shape
+        print(f"{index}: {np.abs(samples - expected).max():.2e} from a run alone")
+        assert np.abs(samples - expected).max() < TOLERANCE
+
+
+def nothing_is_left(engine: RecordingEngine) -> None:
+    """Neither in the front end's books nor in the living replica."""
+    stock = engine.api._speech._engine
+    client = stock.engine_core
+    wait_until(lambda: not client.reqs_in_flight)
+    assert set(client.engine_inflight.values()) <= {0}
+    assert len(client.engine_inflight) <= len(client.core_engines)
+    assert not stock.output_processor.request_states
+    assert not stock.output_processor.external_req_ids
+
+
+def test_a_killed_replica_leaves_the_other(replicas: RecordingEngine) -> None:
+    """Under load, requests waiting in both engines, and a call on its way to both."""
+    calls = load_calls(12)
+    alone = [replicas.run(call)[0] for call in calls]
+    told: list[tuple[int, int]] = []
+    replicas.api._speech.watch_replicas(lambda *counts: told.append(counts))
+    first, second = engine_processes()
+    dead = family(second)
+    core = replicas.api._speech._engine.engine_core
+    load = Load(replicas.api, calls)
+    wait_until(lambda: sorted(core.engine_inflight.values()) == [6, 6])
+    nap = core.call_utility_all_async("collective_rpc", "nap", None, (1.0,), {})
+    call = asyncio.run_coroutine_threadsafe(nap, replicas.api._loop)
+    time.sleep(0.5)
+    second.kill()
+    died = time.monotonic()
+    assert call.result(NOTICED_S) == [[0]]
+    load.wait()
+    only_the_dead_ones_requests_failed(load, died, alone)
+    assert told == [(2, 2), (1, 2)]
+    wait_until_gone(dead)
+    assert first.is_running()
+
+    nothing_is_left(replicas)
+    again = replicas.run(*calls[:4])
+    for got, expected in zip(again, alone, strict=False):
+        assert (got.latents - expected.latents).abs().max() < TOLERANCE
+    assert replicas.workers("nap", 0.0) == [[0]]
+    assert replicas.wait(replicas.api._speech._engine.reset_prefix_cache())
+
+
+def test_with_its_last_replica_the_engine_is_dead(replicas: RecordingEngine) -> None:
+    """The last test of this engine; the one before has killed the other."""
+    (last,) = engine_processes()
+    dead = family(last)
+    core = replicas.api._speech._engine.engine_core
+    load = Load(replicas.api, load_calls(6))
+    wait_until(lambda: sum(core.engine_inflight.values()) == 6)
+    nap = core.call_utility_all_async("collective_rpc", "nap", None, (5.0,), {})
+    call = asyncio.run_coroutine_threadsafe(nap, replicas.api._loop)
+    time.sleep(0.5)
+    last.kill()
+    died = time.monotonic()
+    with pytest.raises(EngineDeadError):
+        call.result(NOTICED_S)
+    load.wait()
+    assert len(load.failed()) == 6
+    assert not any(isinstance(error, ReplicaLostError) for error, _ in load.failed())
+    assert max(at for _, at in load.failed()) - died < NOTICED_S
     with pytest.raises(EngineError):
         replicas.api.synthesize("and after that")
-    wait_until_gone([process.pid for process in family])
+    with pytest.raises(EngineDeadError):
+        replicas.workers("nap", 0.0)
+    wait_until_gone(dead)
+    replicas.api.close()
+    assert not engines_and_workers()
+
+
+def test_a_replica_that_fails_in_a_step(random_checkpoint: Path, tmp_path: Path) -> None:
+    """It sends one word that is nobody's and ends; the other keeps its adapters and gets more."""
+    for name, seed in (("early", 1), ("late", 2)):
+        write_adapter(tmp_path / name, random_checkpoint, seed=seed, enable_lm=True)
+    engine = RecordingEngine(
+        random_checkpoint,
+        data_parallel_size=2,
+        max_num_seqs=2,
+        loras={"early": tmp_path / "early"},
+        max_loras=2,
+        max_lora_rank=16,
+    )
+    try:
+        calls = load_calls(6)
+        alone = [engine.run(call)[0] for call in calls]
+        early = engine.run(calls[0] | {"lora": "early"})[0]
+        core = engine.api._speech._engine.engine_core
+        dead = family(engine_processes()[0])
+        load = Load(engine.api, calls)
+        wait_until(lambda: sorted(core.engine_inflight.values()) == [3, 3])
+        died = time.monotonic()
+        failing = core._call_utility_async(
+            "collective_rpc", "fail", None, (), {}, engine=core.core_engines[0]
+        )
+        engine.wait(failing)
+        engine.api.load_lora("late", tmp_path / "late")  # a call while it dies
+        load.wait()
+        only_the_dead_ones_requests_failed(load, died, alone)
+        wait_until_gone(dead)
+        nothing_is_left(engine)
+        assert engine.workers("nap", 0.0) == [[1]]
+        same, late = engine.run(calls[0] | {"lora": "early"}, calls[0] | {"lora": "late"})
+        assert (same.latents - early.latents).abs().max() < TOLERANCE
+        n = min(len(late.latents), len(early.latents))
+        assert (late.latents[:n] - early.latents[:n]).abs().max() > TOLERANCE
+        engine.api.unload_lora("early")
+    finally:
+        engine.api.close()
+    assert not engines_and_workers()
 
 
 def test_a_killed_front_end_takes_both_replicas_along(random_checkpoint: Path) -> None:

@@ -1,16 +1,20 @@
-"""Two replicas behind one ``/v1/audio/speech``, and what clients see when one of them dies."""
+"""Two replicas behind one ``/v1/audio/speech``, and what clients see when they die one by one."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
+from tests.e2e.test_engine_death import wait_until_gone
 from tests.helpers.runtime import (
     ANSWER_S,
     SPEECH,
@@ -20,6 +24,7 @@ from tests.helpers.runtime import (
     send_many,
     send_voice,
     serve,
+    title,
     voxnative_command,
 )
 
@@ -30,12 +35,14 @@ pytestmark = [
 ]
 
 N_REPLICAS = 2
+MAX_QUEUE = 8
 NOTICED_S = 5.0
 SHORT = {"input": "hello there.", "seed": 1, "response_format": "pcm", "max_new_tokens": 6}
 LONG = {
-    "input": "we walked along the river into the old town and back again, slowly. " * 4,
+    "input": "we walked along the river into the old town and back again, slowly. " * 2,
     "response_format": "pcm",
     "inference_timesteps": 40,
+    "max_new_tokens": 40,
 }
 
 
@@ -44,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One front end, two replicas of two requests each."""
     folder = tmp_path_factory.mktemp("replicas")
     command = voxnative_command(
-        folder, {"max_queue": 8}, data_parallel_size=N_REPLICAS, max_num_seqs=2
+        folder, {"max_queue": MAX_QUEUE}, data_parallel_size=N_REPLICAS, max_num_seqs=2
     )
     with serve(command, folder) as server:
         yield server
@@ -92,48 +99,161 @@ def test_all_places_are_used_and_answers_are_not_mixed(server: Server) -> None:
     assert most == 2 * N_REPLICAS
     for reply, expected in zip(replies, alone, strict=True):
         assert reply.status == 200
-        assert len(reply.body) == len(expected)
-        got, wanted = (memoryview(body).cast("h") for body in (reply.body, expected))
-        assert max(abs(a - b) for a, b in zip(got, wanted, strict=True)) <= 4
+        assert_alike(reply.body, expected)
 
 
-def test_a_killed_replica(server: Server) -> None:
-    """vLLM's client gives the engine up as a whole: errors within 5 s, then 503 for everything."""
+@dataclass
+class Stream:
+    """A streamed answer on its way.
 
-    async def read(client: httpx.AsyncClient, seed: int, started: asyncio.Event) -> int:
-        n_bytes = 0
-        async with client.stream("POST", SPEECH, json=LONG | {"seed": seed}) as answer:
-            answer.raise_for_status()
-            async for part in answer.aiter_raw():
-                started.set()
-                n_bytes += len(part)
-        return n_bytes
+    Attributes:
+        seed: of the request.
+        begun: set by its first bytes.
+        pcm: what has come.
+        ended_s: when it ended, by ``time.perf_counter()``.
+        error: what it ended with, None where it is whole.
+    """
 
-    async def scenario() -> float:
-        async with httpx.AsyncClient(base_url=server.address, timeout=ANSWER_S) as client:
-            started = [asyncio.Event() for _ in range(2 * N_REPLICAS)]
-            tasks = [
-                asyncio.create_task(read(client, seed, event)) for seed, event in enumerate(started)
-            ]
-            await asyncio.gather(*(event.wait() for event in started))
-            tasks.append(asyncio.create_task(read(client, 99, asyncio.Event())))
-            while server.metric("voxnative_requests_waiting") < 1:
-                await asyncio.sleep(0.05)
+    seed: int
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    pcm: bytes = b""
+    ended_s: float = 0.0
+    error: httpx.HTTPError | None = None
+
+    async def read(self, client: httpx.AsyncClient) -> None:
+        try:
+            async with client.stream("POST", SPEECH, json=LONG | {"seed": self.seed}) as answer:
+                answer.raise_for_status()
+                async for part in answer.aiter_raw():
+                    self.begun.set()
+                    self.pcm += part
+        except httpx.HTTPError as error:
+            self.error = error
+        self.ended_s = time.perf_counter()
+
+
+def client_of(server: Server) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.address, timeout=ANSWER_S)
+
+
+async def until_waiting(server: Server, n: int) -> None:
+    while await asyncio.to_thread(server.metric, "voxnative_requests_waiting") < n:
+        await asyncio.sleep(0.05)
+
+
+def assert_alike(got: bytes, expected: bytes) -> None:
+    assert len(got) == len(expected)
+    pair = (memoryview(body).cast("h") for body in (got, expected))
+    assert max(abs(a - b) for a, b in zip(*pair, strict=True)) <= 4
+
+
+def test_a_killed_replica_leaves_the_other(server: Server) -> None:
+    """Its streams break, the others' go on, and so do new requests, with half the places."""
+    alone = [
+        send_audio_speech_request(server, LONG | {"seed": seed}).body
+        for seed in range(2 * N_REPLICAS + 1)
+    ]
+
+    async def scenario() -> list[Stream]:
+        streams = [Stream(seed) for seed in range(2 * N_REPLICAS + 1)]
+        async with client_of(server) as client:
+            *running, waiting = streams
+            tasks = [asyncio.create_task(stream.read(client)) for stream in running]
+            await asyncio.gather(*(stream.begun.wait() for stream in running))
+            whole = asyncio.create_task(waiting.read(client))
+            await until_waiting(server, 1)
             engines = server.engines()
             assert len(engines) == N_REPLICAS
-            killed = time.perf_counter()
             engines[1].kill()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            took_s = time.perf_counter() - killed
-            assert all(isinstance(r, httpx.RemoteProtocolError) for r in results[:-1]), results
-            assert isinstance(results[-1], httpx.HTTPStatusError)
-            assert results[-1].response.status_code == 503
-            later = await client.post(SPEECH, json=SHORT)
-            assert later.status_code == 503
-            assert later.json()["error"]["code"] == "engine_dead"
-            assert (await client.get("/health")).status_code == 503
-            return took_s
+            killed_s = time.perf_counter()
+            await asyncio.gather(*tasks, whole)
+            broken = [stream for stream in running if stream.error is not None]
+            assert [type(stream.error) for stream in broken] == [httpx.RemoteProtocolError] * 2
+            took_s = max(stream.ended_s for stream in broken) - killed_s
+            print(f"its streams broke {took_s:.2f} s after the replica's death")
+            assert took_s < NOTICED_S
+            assert (await client.get("/health")).status_code == 200
+        return streams
 
-    took_s = asyncio.run(scenario())
-    print(f"open requests failed {took_s:.2f} s after the replica's death")
-    assert took_s < NOTICED_S
+    streams = asyncio.run(scenario())
+    assert streams[-1].error is None, "it waited, and the living replica took it"
+    for stream in streams:
+        if stream.error is None:
+            assert_alike(stream.pcm, alone[stream.seed])
+        else:
+            assert 0 < len(stream.pcm) < len(alone[stream.seed])
+    assert server.metric("voxnative_replicas", state="alive") == 1
+    assert server.metric("voxnative_replicas", state="dead") == 1
+    assert server.metric("vllm:num_requests_running", engine="1") == 0
+    assert "Replica 1 has died (exit code -9): 2 requests end" in server.log.read_text()
+
+
+def test_the_living_replica_serves(server: Server) -> None:
+    """Requests, and calls that go to all replicas; the test before has killed the other."""
+    before = finished_by_replica(server)
+    replies = asyncio.run(send_many(server, [SHORT] * 4))
+    assert [reply.status for reply in replies] == [200] * 4
+    assert_alike(replies[0].body, replies[1].body)
+    after = finished_by_replica(server)
+    assert [b - a for a, b in zip(before, after, strict=True)] == [4, 0]
+    form = {"name": "Bert", "consent": "agreed by the speaker, in writing"}
+    answer = send_voice(server, form, recording())
+    assert answer.status == 200, answer.body
+    voice = json.loads(answer.body)["id"]
+    assert send_audio_speech_request(server, SHORT | {"voice": voice}).status == 200
+
+
+def test_requests_beyond_the_living_share_are_503(server: Server) -> None:
+    async def scenario() -> httpx.Response:
+        async with client_of(server) as client:
+            streams = [Stream(seed) for seed in range(2 + MAX_QUEUE)]
+            tasks = [asyncio.create_task(stream.read(client)) for stream in streams]
+            await until_waiting(server, MAX_QUEUE)
+            assert server.metric("voxnative_requests_running") == 2
+            answer = await client.post(SPEECH, json=SHORT)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            return answer
+
+    answer = asyncio.run(scenario())
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "share_lost"
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_with_the_last_replica_all_is_503(server: Server) -> None:
+    """It ends by an error, since its worker is killed. Nothing outlives the front end."""
+
+    async def scenario() -> None:
+        async with client_of(server) as client:
+            streams = [Stream(seed) for seed in range(3)]
+            tasks = [asyncio.create_task(stream.read(client)) for stream in streams]
+            await asyncio.gather(*(stream.begun.wait() for stream in streams[:2]))
+            await until_waiting(server, 1)
+            (worker,) = [
+                child for child in engine.children(recursive=True) if "VLLM" in title(child)
+            ]
+            worker.kill()
+            killed_s = time.perf_counter()
+            await asyncio.gather(*tasks)
+            took_s = max(stream.ended_s for stream in streams) - killed_s
+            print(f"all requests ended {took_s:.2f} s after the last replica's worker")
+            assert took_s < NOTICED_S
+            *running, waiting = (stream.error for stream in streams)
+            assert [type(error) for error in running] == [httpx.RemoteProtocolError] * 2
+            assert isinstance(waiting, httpx.HTTPStatusError)
+            assert waiting.response.status_code == 503
+            for _ in range(3):
+                later = await client.post(SPEECH, json=SHORT)
+                assert later.status_code == 503
+                assert later.json()["error"]["code"] == "engine_dead"
+            assert (await client.get("/health")).status_code == 503
+
+    (engine,) = [process for process in server.engines() if process.is_running()]
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    asyncio.run(scenario())
+    assert server.metric("voxnative_replicas", state="dead") == 2
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(30) == 0
+    wait_until_gone([child.pid for child in children])

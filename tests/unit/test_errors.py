@@ -26,7 +26,7 @@ def test_request_errors_are_value_errors(kind: type[errors.InvalidRequestError])
 
 def test_all_errors_share_one_root() -> None:
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, Exception)]
-    assert len(kinds) == 11
+    assert len(kinds) == 12
     assert all(issubclass(kind, errors.VoxNativeError) for kind in kinds)
 
 

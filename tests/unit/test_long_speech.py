@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from voxnative.config import VoxConfig
-from voxnative.errors import EngineError, PieceError
+from voxnative.errors import EngineError, PieceError, ReplicaLostError
 from voxnative.long_request import plan_long
 from voxnative.long_speech import LongRun
 from voxnative.result import SpeechChunk
@@ -75,6 +75,8 @@ class ScriptedRun:
                 await asyncio.sleep(0.001)
                 if self.trouble == f"fails at {index}":
                     raise EngineError("it failed")
+                if self.trouble == "loses its replica":
+                    raise ReplicaLostError("try again")
                 samples = np.full(PATCH, self.n_tokens / 1000, np.float32)
                 yield SpeechChunk(samples, RATE_HZ, index)
             self.finish_reason = self.trouble or "stop"
@@ -197,6 +199,18 @@ def test_a_piece_that_fails_twice_is_reported(
     # The caller goes on where it ended.
     rest = asyncio.run(make(builder, ScriptedEngine(), first_piece=error.index).result())
     assert [piece.index for piece in rest.pieces] == [2, 3, 4]
+
+
+def test_a_lost_replica_is_told_and_not_covered_by_another_seed(builder: RequestBuilder) -> None:
+    engine = ScriptedEngine({0: "loses its replica"})
+    with pytest.raises(ReplicaLostError):
+        asyncio.run(make(builder, engine, text=SENTENCES[0]).result())
+    assert engine.n_requests == 1
+    engine = ScriptedEngine({2: "loses its replica"})
+    with pytest.raises(PieceError, match="piece 2 of 5") as caught:
+        asyncio.run(make(builder, engine, lookahead=0).result())
+    assert caught.value.index == 2
+    assert engine.n_requests == 3
 
 
 def test_what_was_heard_is_not_said_twice(builder: RequestBuilder) -> None:

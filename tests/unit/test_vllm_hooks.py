@@ -32,14 +32,20 @@ from vllm.outputs import RequestOutput
 from vllm.sampling_params import SamplingParams
 from vllm.transformers_utils.config import HFConfigParser, register_config_parser
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
-from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.core_client import AsyncMPClient, BackgroundResources
+from vllm.v1.engine.core_client import (
+    AsyncMPClient,
+    BackgroundResources,
+    DPLBAsyncMPClient,
+    _process_utility_output,
+)
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.engine.utils import CoreEngineProcManager
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample.logits_processor import LogitsProcessor
+from vllm.v1.utils import shutdown
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.gpu import model_runner as v2
@@ -140,8 +146,16 @@ HOOKS: list[tuple[Callable[..., Any], list[str]]] = [
     (LogitsProcessorV2.apply, ["self", "logits", "ctx"]),
     (AsyncLLM._run_output_handler, ["self"]),
     (AsyncMPClient.call_utility_all_async, ["self", "method", "args"]),
-    (CoreEngineProcManager.sentinels, ["self"]),
-    (OutputProcessor.propagate_error, ["self", "e"]),
+    (AsyncMPClient._call_utility_async, ["self", "method", "args", "engine"]),
+    (AsyncMPClient._ensure_output_queue_task, ["self"]),
+    (AsyncMPClient._send_input, ["self", "request_type", "request", "engine"]),
+    (DPLBAsyncMPClient.add_request_async, ["self", "request"]),
+    (DPLBAsyncMPClient.get_core_engine_for_request, ["self", "request"]),
+    (DPLBAsyncMPClient.process_engine_outputs, ["self", "outputs"]),
+    (DPLBAsyncMPClient.shutdown, ["self", "timeout"]),
+    (_process_utility_output, ["output", "utility_results"]),
+    (shutdown, ["procs", "timeout"]),
+    (OutputProcessor.abort_requests, ["self", "request_ids", "internal"]),
     (
         AsyncLLM.reset_prefix_cache,
         ["self", "reset_running_requests", "reset_connector"],
@@ -271,7 +285,17 @@ def test_signature(hook: Callable[..., Any], expected: list[str]) -> None:
                 "captured_lora_counts",
             },
         ),
-        (BackgroundResources, {"engine_manager"}),
+        (
+            BackgroundResources,
+            {
+                "engine_dead",
+                "engine_manager",
+                "output_queue_task",
+                "output_socket",
+                "stats_update_task",
+            },
+        ),
+        (EngineCoreOutputs, {"engine_index", "outputs", "scheduler_stats", "utility_output"}),
         (EngineCoreOutput, {"request_id", "new_token_ids", "pooling_output", "finish_reason"}),
     ],
 )
@@ -304,3 +328,11 @@ def test_the_v2_runner_handles_adapters_in_this_order() -> None:
 
 def test_version_is_the_pinned_one() -> None:
     assert vllm.__version__.startswith("0.32.")
+
+
+def test_vllm_ends_replicas_through_finalizers() -> None:
+    """Which our client of them detaches, so that one death is not everybody's."""
+    monitor = CoreEngineProcManager.monitor_engine_liveness.__code__.co_names
+    assert "shutdown" in monitor
+    assert {"_finalizer", "detach"} <= set(CoreEngineProcManager.shutdown.__code__.co_names)
+    assert {"_finalizer", "detach"} <= set(DPLBAsyncMPClient.shutdown.__code__.co_names)

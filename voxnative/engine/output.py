@@ -12,6 +12,7 @@ and last outputs, and whatever says more, go through the stock processor and are
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -194,6 +195,14 @@ class SpeechOutputProcessor(OutputProcessor):
         assert queue is not None, "speech needs the asynchronous engine"
         collector: Any = ChunkCollector(queue)
         super().add_request(request, prompt, parent_req, request_index, collector)
+
+    def fail(self, request_ids: Sequence[str], error: Exception) -> None:
+        """End requests with an error, which overtakes what has not been read, and forget them."""
+        known = [name for name in request_ids if name in self.request_states]
+        queues: list[Any] = [self.request_states[name].queue for name in known]
+        self.abort_requests(known, internal=True)
+        for queue in queues:
+            queue.put(error)
 
     def process_outputs(
         self,

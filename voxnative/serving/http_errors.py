@@ -25,6 +25,7 @@ from voxnative.errors import (
     InvalidRequestError,
     MissingExtraError,
     PieceError,
+    ReplicaLostError,
     TooLargeError,
     VoxNativeError,
 )
@@ -79,6 +80,17 @@ def queue_full(retry_after_s: int) -> RequestFailed:
     )
 
 
+def share_lost(retry_after_s: int) -> RequestFailed:
+    return RequestFailed(
+        503,
+        "server_error",
+        "share_lost",
+        "a replica has died, and the queue of the others is full; "
+        f"try elsewhere, or again in {retry_after_s} s",
+        headers={"Retry-After": str(retry_after_s)},
+    )
+
+
 def timed_out(limit_s: float) -> RequestFailed:
     return RequestFailed(
         504, "server_error", "timeout", f"the speech was not finished within {limit_s:g} s"
@@ -90,6 +102,8 @@ def engine_dead() -> RequestFailed:
 
 
 def engine_failed(error: EngineError) -> RequestFailed:
+    if isinstance(error, ReplicaLostError):
+        return RequestFailed(503, "server_error", "replica_lost", str(error))
     code = "piece_failed" if isinstance(error, PieceError) else "engine_error"
     return RequestFailed(500, "server_error", code, str(error))
 

@@ -7,11 +7,12 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from fractions import Fraction
 from typing import TypeVar
 
 from fastapi import Request
 
-from voxnative.serving.http_errors import client_gone, queue_full
+from voxnative.serving.http_errors import client_gone, queue_full, share_lost
 
 T = TypeVar("T")
 LONGEST_RETRY_S = 60
@@ -25,6 +26,11 @@ class Admission:
     Args:
         max_concurrency: requests that hold a slot at once.
         max_queue: requests that wait for one.
+
+    Attributes:
+        max_concurrency: as given, less what has been lost.
+        n_running: requests that hold a slot.
+        n_waiting: requests in the queue.
     """
 
     def __init__(self, max_concurrency: int, max_queue: int) -> None:
@@ -32,18 +38,33 @@ class Admission:
         self.max_queue = max_queue
         self.n_running = 0
         self.n_waiting = 0
+        self._n_slots = max_concurrency  # before any loss
+        self._n_to_lose = 0  # slots that are lost and not taken out yet
         self._slots = asyncio.Semaphore(max_concurrency)
         self._service_s = _FIRST_GUESS_S
+
+    def keep(self, share: Fraction) -> None:
+        """Hand out this share of the first number of slots from now on, and at least one.
+
+        Slots that are held are given back first, by the requests of what was lost as by others.
+        """
+        left = max(math.ceil(self._n_slots * share), 1)
+        self._n_to_lose += self.max_concurrency - left
+        self.max_concurrency = left
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """Hold a slot of the engine.
 
         Raises:
-            RequestFailed: 429, the queue is full.
+            RequestFailed: the queue is full: 429, or 503 where slots have been lost.
         """
+        while self._n_to_lose and not self._slots.locked():
+            await self._slots.acquire()  # does not wait
+            self._n_to_lose -= 1
         if self._slots.locked() and self.n_waiting >= self.max_queue:
-            raise queue_full(self.retry_after_s())
+            is_whole = self.max_concurrency == self._n_slots
+            raise (queue_full if is_whole else share_lost)(self.retry_after_s())
         self.n_waiting += 1
         try:
             await self._slots.acquire()
@@ -55,7 +76,10 @@ class Admission:
             yield
         finally:
             self.n_running -= 1
-            self._slots.release()
+            if self._n_to_lose:
+                self._n_to_lose -= 1
+            else:
+                self._slots.release()
             self._service_s += _FORGETTING * (time.perf_counter() - started - self._service_s)
 
     def retry_after_s(self) -> int:

@@ -60,6 +60,9 @@ class SpeechMetrics:
             self.finish_reasons.labels(reason)
         for outcome in OUTCOMES:
             self.requests.labels(outcome)
+        self.replicas = named(
+            Gauge, "replicas", "Data-parallel replicas of the engine.", labelnames=["state"]
+        )
         modes = {"multiprocess_mode": "livesum"}
         self.running = named(Gauge, "requests_running", "Requests in the engine.", **modes)
         self.waiting = named(Gauge, "requests_waiting", "Requests in the queue.", **modes)

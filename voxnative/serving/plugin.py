@@ -74,6 +74,7 @@ class SpeechEndpoints:
             model_names=_names(args),
             n_api_servers=args.api_server_count or 1,
         )
+        model.watch_replicas(server.note_replicas)
         state.voxnative = server
         await adapter.warmup(model)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,17 @@ class SpeechServer:
     @property
     def is_engine_dead(self) -> bool:
         return bool(self.engine_client.errored)
+
+    def note_replicas(self, n_alive: int, n_replicas: int) -> None:
+        """So many of the engine's replicas live, each of which has its share of the slots.
+
+        ``/health`` says 200 while one lives: a supervisor would restart a server that says 503,
+        and end the streams of the others. The loss is in the metrics and in the log, for an
+        operator to choose the moment.
+        """
+        self.metrics.replicas.labels("alive").set(n_alive)
+        self.metrics.replicas.labels("dead").set(n_replicas - n_alive)
+        self.admission.keep(Fraction(n_alive, n_replicas))
 
     def answer(self, body: SpeechBody) -> Answer:
         """How this body wants its samples.

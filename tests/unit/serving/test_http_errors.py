@@ -18,11 +18,12 @@ from voxnative.errors import (
     EngineError,
     MissingExtraError,
     ParameterError,
+    ReplicaLostError,
     TextError,
     TooLargeError,
 )
 from voxnative.serving import batch, speech
-from voxnative.serving.http_errors import RequestFailed, as_failure, queue_full
+from voxnative.serving.http_errors import RequestFailed, as_failure, queue_full, share_lost
 from voxnative.serving.settings import ServerSettings
 
 SPEECH = "/v1/audio/speech"
@@ -50,7 +51,9 @@ def client_of(scripted: Scripted) -> TestClient:
         ),
         (TooLargeError("ref_audio", b"", "x"), 413, "invalid_request_error", "too_large"),
         (EngineError("it failed"), 500, "server_error", "engine_error"),
+        (ReplicaLostError("try again"), 503, "server_error", "replica_lost"),
         (queue_full(3), 429, "rate_limit_error", "queue_full"),
+        (share_lost(3), 503, "server_error", "share_lost"),
     ],
 )
 def test_every_error_has_a_status(error: Exception, status: int, kind: str, code: str) -> None:

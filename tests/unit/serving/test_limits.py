@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -94,6 +95,61 @@ async def _fail_while_another_waits(admission: Admission) -> None:
 async def _hold(admission: Admission) -> None:
     async with admission.slot():
         pass
+
+
+def test_a_lost_share_of_free_slots() -> None:
+    async def scenario() -> None:
+        admission = Admission(max_concurrency=4, max_queue=1)
+        admission.keep(Fraction(1, 2))
+        assert admission.max_concurrency == 2
+        async with admission.slot(), admission.slot():
+            waiting = asyncio.create_task(_hold(admission))
+            await asyncio.sleep(0)
+            assert (admission.n_running, admission.n_waiting) == (2, 1)
+            with pytest.raises(RequestFailed) as caught:
+                async with admission.slot():
+                    pass
+        await waiting
+        assert caught.value.status == 503
+        assert caught.value.body["error"]["code"] == "share_lost"
+        assert 1 <= int(caught.value.headers["Retry-After"]) <= LONGEST_RETRY_S
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_share_of_held_slots() -> None:
+    """Of four, two are lost with a queue behind them: the two that end first are not handed on."""
+
+    async def scenario() -> None:
+        admission = Admission(max_concurrency=4, max_queue=4)
+        ends = [asyncio.Event() for _ in range(8)]
+
+        async def one(end: asyncio.Event) -> None:
+            async with admission.slot():
+                await end.wait()
+
+        tasks = [asyncio.create_task(one(end)) for end in ends]
+        await asyncio.sleep(0.01)
+        admission.keep(Fraction(1, 2))
+        running = []
+        for end in ends:
+            running.append(admission.n_running)
+            end.set()
+            await asyncio.sleep(0.01)
+        assert running == [4, 3, 2, 2, 2, 2, 2, 1]
+        await asyncio.gather(*tasks)
+        assert (admission.n_running, admission.n_waiting) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_shares_are_of_the_first_number_and_never_nothing() -> None:
+    admission = Admission(max_concurrency=5, max_queue=0)
+    left = []
+    for n_alive in (3, 2, 1, 0):
+        admission.keep(Fraction(n_alive, 4))
+        left.append(admission.max_concurrency)
+    assert left == [4, 3, 2, 1]
 
 
 def test_work_is_cancelled_when_the_client_goes() -> None:

@@ -7,6 +7,7 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.unit.serving.scripted import Scripted
 from voxnative.serving.metrics import OUTCOMES, RequestClock, SpeechMetrics
 
 
@@ -74,3 +75,15 @@ def test_all_outcomes_are_there_from_the_start(
     registry: CollectorRegistry, metrics: SpeechMetrics
 ) -> None:
     assert [value(registry, "requests_total", outcome=name) for name in OUTCOMES] == [0] * 5
+
+
+def test_a_lost_replica_is_seen_and_takes_its_places_along() -> None:
+    scripted = Scripted(max_concurrency=4)
+    scripted.server.note_replicas(2, 2)
+    assert value(scripted.registry, "replicas", state="alive") == 2
+    assert value(scripted.registry, "replicas", state="dead") == 0
+    assert scripted.server.admission.max_concurrency == 4
+    scripted.server.note_replicas(1, 2)
+    assert value(scripted.registry, "replicas", state="alive") == 1
+    assert value(scripted.registry, "replicas", state="dead") == 1
+    assert scripted.server.admission.max_concurrency == 2
