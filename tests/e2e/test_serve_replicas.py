@@ -39,10 +39,9 @@ MAX_QUEUE = 8
 NOTICED_S = 5.0
 SHORT = {"input": "hello there.", "seed": 1, "response_format": "pcm", "max_new_tokens": 6}
 LONG = {
-    "input": "we walked along the river into the old town and back again, slowly. " * 2,
+    "input": "we walked along the river into the old town and back again, slowly, in the rain.",
     "response_format": "pcm",
     "inference_timesteps": 40,
-    "max_new_tokens": 40,
 }
 
 
@@ -137,8 +136,9 @@ def client_of(server: Server) -> httpx.AsyncClient:
 
 
 async def until_waiting(server: Server, n: int) -> None:
-    while await asyncio.to_thread(server.metric, "voxnative_requests_waiting") < n:
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while await asyncio.to_thread(server.metric, "voxnative_requests_waiting") < n:
+            await asyncio.sleep(0.05)
 
 
 def assert_alike(got: bytes, expected: bytes) -> None:
@@ -176,6 +176,7 @@ def test_a_killed_replica_leaves_the_other(server: Server) -> None:
         return streams
 
     streams = asyncio.run(scenario())
+    assert server.log.read_text().count("A stream ended early: replica_lost") == 2
     assert streams[-1].error is None, "it waited, and the living replica took it"
     for stream in streams:
         if stream.error is None:
@@ -228,8 +229,9 @@ def test_with_the_last_replica_all_is_503(server: Server) -> None:
     async def scenario() -> None:
         async with client_of(server) as client:
             streams = [Stream(seed) for seed in range(3)]
-            tasks = [asyncio.create_task(stream.read(client)) for stream in streams]
+            tasks = [asyncio.create_task(stream.read(client)) for stream in streams[:2]]
             await asyncio.gather(*(stream.begun.wait() for stream in streams[:2]))
+            tasks.append(asyncio.create_task(streams[2].read(client)))
             await until_waiting(server, 1)
             (worker,) = [
                 child for child in engine.children(recursive=True) if "VLLM" in title(child)
