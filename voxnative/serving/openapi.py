@@ -31,7 +31,8 @@ _ERRORS = {
     415: "A recording cannot be decoded.",
     429: "The queue is full; Retry-After says when to come back.",
     500: "The engine failed on this request.",
-    503: "The engine is not running.",
+    503: "The engine is not running, the replica that spoke has died, or the queue of those left "
+    "is full (then with Retry-After).",
     504: "The speech was not finished in time.",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {

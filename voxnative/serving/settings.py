@@ -23,8 +23,9 @@ class ServerSettings:
 
     Attributes:
         max_concurrency: requests in the engine at once; None takes the engine's
-            `max_num_seqs`, of all replicas together.
-        max_queue: requests that wait for the engine; one more is answered with 429.
+            `max_num_seqs`, of all replicas together. A replica that dies takes its share along.
+        max_queue: requests that wait for the engine; one more is answered with 429, and with 503
+            after a replica's death.
         request_timeout_s: longest time from arrival to the last generated sample.
         reader_timeout_s: longest time that a client may leave one piece of audio unread.
         default_sample_rate_hz: rate of answers whose request names none; None keeps the
