@@ -1,4 +1,4 @@
-"""What a second GPU brings: throughput, first audio, mixed-up answers, a killed replica.
+"""What a second GPU brings: throughput, first audio, mixed-up answers, killed replicas.
 
     python -m tests.perf.multi_gpu_report --model DIRECTORY --out report.json
 
@@ -20,17 +20,19 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 import numpy as np
 import psutil
 
-from tests.perf.http_streams import LEAD_S, SPEECH, Clients, Stream, summary
+from tests.perf.http_streams import LEAD_S, SPEECH, Clients, Stream, read_stream, summary
 
 LAYOUTS: dict[str, dict[str, int]] = {
     "one": {},
@@ -41,6 +43,8 @@ LAYOUTS: dict[str, dict[str, int]] = {
 # At most 80 tokens, else it goes in pieces; full_size's tokenizer has one for each character.
 TEXT = "number {}: the morning train was late again, so we walked along the river."
 N_CHECKED = 16
+N_ALONE = 4  # of the long requests, for what goes on after a death
+N_AFTER = 8  # requests sent right after a replica's death
 START_S = 420
 KILL_AFTER_S = 1.0
 WATCHED_S = 30
@@ -159,29 +163,62 @@ def against(one: list[Stream], other: list[Stream]) -> dict[str, float]:
 async def killed_replica(
     clients: Clients, address: str, process: subprocess.Popen, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Kill one engine process under load; what open and later requests see, and when."""
+    """Kill one engine process under load, then the other; what open and later requests see."""
     children = psutil.Process(process.pid).children(recursive=True)
     engines = [child for child in children if "EngineCore_DP" in " ".join(child.cmdline())]
     n_streams = max(2, max(arguments.streams) // 2)
     bodies = [body(i, 4 * arguments.patches) for i in range(n_streams)]
+    alone = [await clients.alone(address, bodies[i]) for i in range(min(N_ALONE, n_streams))]
     load = asyncio.create_task(clients.together(address, bodies))
     await asyncio.sleep(LEAD_S + KILL_AFTER_S)
+    running = _running(address, len(engines))
     engines[-1].kill()
     killed_s = time.monotonic()
-    refused_s = await _until_refused(address, killed_s)
+    async with aiohttp.ClientSession(address) as session:  # the client processes are busy
+        new = await asyncio.gather(*(read_stream(session, body(i, 4)) for i in range(N_AFTER)))
+    health = httpx.get(f"{address}/health", timeout=10).status_code
     streams = await load
     failed = [stream for stream in streams if not stream.is_whole]
-    return {
+    finished = [
+        (before, after) for before, after in zip(alone, streams, strict=False) if after.is_whole
+    ]
+    result = {
         "replicas": len(engines),
         "open_requests": n_streams,
+        "running_before_by_replica": running,
         "finished": n_streams - len(failed),
         "failed": len(failed),
+        "errors": sorted({str(stream.error) for stream in failed}),
         "last_error_after_s": round(max((s.ended_s - killed_s for s in failed), default=0.0), 2),
-        "health_and_requests_503_after_s": refused_s,
+        "new_requests": dict(Counter(str(stream.status) for stream in new)),
+        "new_requests_whole": sum(stream.is_whole for stream in new),
+        "new_requests_answered_after_s": round(max(s.ended_s for s in new) - killed_s, 2),
+        "health_after": health,
+        "finished_checked": len(finished),
     }
+    if finished:
+        before, after = zip(*finished, strict=True)
+        result["finished_against_alone"] = against(list(before), list(after))
+    for engine in engines[:-1]:
+        engine.kill()
+    killed_s = time.monotonic()
+    return result | {"all_killed_503_after_s": await _until_refused(address, killed_s)}
+
+
+def _running(address: str, n_replicas: int) -> list[float]:
+    """Requests in each replica's batch, by vLLM's metrics."""
+    lines = httpx.get(f"{address}/metrics", timeout=10).text.splitlines()
+    found = [line for line in lines if line.startswith("vllm:num_requests_running{")]
+    return [
+        float(line.rpartition(" ")[2])
+        for index in range(n_replicas)
+        for line in found
+        if f'engine="{index}"' in line
+    ]
 
 
 async def _until_refused(address: str, since_s: float) -> float | None:
+    """Seconds until `/health` and a request both say 503; None: they never did."""
     async with httpx.AsyncClient(base_url=address, timeout=10) as client:
         while time.monotonic() - since_s < WATCHED_S:
             health = await client.get("/health")
@@ -238,6 +275,7 @@ def main() -> None:
                 if "one" in alone and layout != "one":
                     result = against(alone["one"], alone[layout])
                     report["layouts"][layout]["audio_against_one"] = result
+                arguments.out.write_text(json.dumps(report, indent=1))
                 if layout == "dp2":
                     run = killed_replica(clients, address, process, arguments)
                     report["layouts"][layout]["killed_replica"] = asyncio.run(run)
