@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from voxnative.async_api import SHIPPED_CHECKPOINT
 from voxnative.bench.errors import BenchError
 from voxnative.bench.matrix import LoadPoint, Row, choose_rows, read_matrix
+from voxnative.bench.peers.library import open_peer
 
 # Keys and shapes of a row as vLLM-style nightly matrices have them.
 FIELD_ROW: dict[str, Any] = {
@@ -80,6 +82,17 @@ def test_ours_adds_hardware_and_peers(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["voxcpm", "nano-vllm-voxcpm"])
+def test_a_stand_in_is_looked_for_around_the_matrix(tmp_path: Path, kind: str) -> None:
+    row = read_one(tmp_path, FIELD_ROW, peers=[{"kind": kind, "stand_ins": {"librosa": "here"}}])
+    (peer,) = row.peers
+    matrix, model = tmp_path / "matrix.json", str(SHIPPED_CHECKPOINT)
+    with pytest.raises(BenchError, match="stand_ins: no folder here"):
+        open_peer(peer, row, model, matrix)
+    (tmp_path / "here").mkdir()
+    assert open_peer(peer, row, model, matrix).name == kind
+
+
 def test_serve_args_become_flags(tmp_path: Path) -> None:
     params = {"serve_args": {"max_num_seqs": 4, "enforce-eager": True, "x": False, "y": {"a": 1}}}
     row = read_one(tmp_path, FIELD_ROW, server_params=params)
@@ -146,6 +159,10 @@ def test_bad_rows(tmp_path: Path, changes: dict[str, Any], message: str) -> None
         ({"peers": ["sglang"]}, "kind: 'sglang' is not valid; valid: voxcpm"),
         ({"peers": [{"kind": "openai"}]}, "url belongs to kind openai"),
         ({"peers": [{"kind": "voxcpm", "ulr": "x"}]}, "unknown key ulr"),
+        (
+            {"peers": [{"kind": "openai", "url": "http://h", "stand_ins": {"a": "b"}}]},
+            "stand_ins belongs to the kinds voxcpm, nano-vllm-voxcpm",
+        ),
         ({"benchmark_params": {}}, "a list"),
     ],
 )
