@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from http.client import HTTPConnection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 import httpx
@@ -36,7 +40,14 @@ pytestmark = [
 
 N_SERVERS = 2
 N_CONNECTIONS = 4
+NOTICED_S = 5.0
+END_S = 30.0
 REQUEST = {"input": "hello there.", "seed": 1, "response_format": "pcm", "max_new_tokens": 6}
+LONG = {
+    "input": "we walked along the river into the old town and back again, slowly, in the rain.",
+    "response_format": "pcm",
+    "inference_timesteps": 40,
+}
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +92,15 @@ class Connection:
         self._http.request(method, path, content, {"Content-Type": "application/json"})
         answer = self._http.getresponse()
         return answer.status, answer.read()
+
+    def stream(self, **changes: Any) -> Iterator[bytes]:
+        """Pieces of a long answer, as they come."""
+        content = json.dumps({**LONG, **changes})
+        self._http.request("POST", SPEECH, content, {"Content-Type": "application/json"})
+        answer = self._http.getresponse()
+        assert answer.status == 200
+        while piece := answer.read1():
+            yield piece
 
     def speak(self, **changes: Any) -> bytes:
         status, audio = self.send("POST", SPEECH, **{**REQUEST, **changes})
@@ -155,13 +175,84 @@ def test_many_at_once(server: Server, connections: list[Connection]) -> None:
         assert len(reply.body) == len(connections[0].speak(**request))
 
 
-def test_a_dead_engine_ends_all(server: Server) -> None:
-    """vLLM ends the API servers it started; a single one would go on and answer 503."""
+@dataclass
+class Listener:
+    """A streamed answer, read in a thread of its own.
+
+    Attributes:
+        begun: set by its first bytes.
+        error: what the stream ended with, None where it is whole.
+        ended_s: when it ended, by ``time.perf_counter()``.
+    """
+
+    connection: Connection
+    seed: int
+    begun: threading.Event = field(default_factory=threading.Event)
+    error: Exception | None = None
+    ended_s: float = 0.0
+
+    def start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._listen, daemon=True)
+        thread.start()
+        return thread
+
+    def _listen(self) -> None:
+        try:
+            for _ in self.connection.stream(seed=self.seed):
+                self.begun.set()
+        except (HTTPException, OSError) as error:
+            self.error = error
+        self.ended_s = time.perf_counter()
+
+
+def is_refused(server: Server, path: str, body: dict[str, Any] | None = None) -> str:
+    """What a new request gets: 503, or no connection any more; never silence."""
+    method = "GET" if body is None else "POST"
+    try:
+        answer = httpx.request(method, server.address + path, json=body, timeout=NOTICED_S)
+    except httpx.TimeoutException:
+        raise
+    except httpx.TransportError as error:
+        return type(error).__name__
+    assert answer.status_code == 503, answer.text
+    return "503"
+
+
+def test_a_killed_engine_ends_all(server: Server, connections: list[Connection]) -> None:
+    """Open streams on both break at once, nothing hangs, and vLLM ends all that it started.
+
+    The engine is stopped first, so that a call to it and all streams are open when it is killed.
+    """
     everything = psutil.Process(server.process.pid).children(recursive=True)
-    assert httpx.get(f"{server.address}/health").status_code == 200
-    server.engine().kill()
-    killed = time.perf_counter()
-    server.process.wait(60)
-    _, alive = psutil.wait_procs(everything, timeout=30)
+    listeners = [Listener(connection, seed) for seed, connection in enumerate(connections)]
+    threads = [listener.start() for listener in listeners]
+    assert all(listener.begun.wait(ANSWER_S) for listener in listeners)
+    engine = server.engine()
+    engine.suspend()
+    with ThreadPoolExecutor(1) as pool:
+        form = {"name": "Bert", "consent": "agreed by the speaker, in writing"}
+        upload = pool.submit(send_voice, server, form, recording())
+        time.sleep(0.5)
+        assert not any(listener.ended_s for listener in listeners)
+        assert not upload.done()
+        engine.kill()
+        killed_s = time.perf_counter()
+        answer = upload.result(NOTICED_S)
+        assert answer.status == 503
+        assert answer.error["code"] == "engine_dead"
+    for thread in threads:
+        thread.join(NOTICED_S)
+    assert all(listener.error is not None for listener in listeners)
+    took_s = max(listener.ended_s for listener in listeners) - killed_s
+    print(f"{N_CONNECTIONS} streams on {N_SERVERS} broke {took_s:.2f} s after the engine's death")
+    assert took_s < NOTICED_S
+
+    refusals = [is_refused(server, "/health")]
+    while server.process.poll() is None:
+        refusals += [is_refused(server, SPEECH, REQUEST), is_refused(server, "/health")]
+        assert time.perf_counter() - killed_s < END_S
+        time.sleep(0.1)
+    print(f"new requests got {Counter(refusals)}")
+    _, alive = psutil.wait_procs(everything, timeout=END_S)
     assert not alive
-    print(f"all processes ended {time.perf_counter() - killed:.1f} s after the engine's death")
+    print(f"all processes ended {time.perf_counter() - killed_s:.1f} s after the engine's death")

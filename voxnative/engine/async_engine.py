@@ -3,6 +3,7 @@
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
 
+from voxnative.engine.connection_watch import watch_connections
 from voxnative.engine.output import SpeechOutputProcessor
 from voxnative.engine.replicas import keep_living
 
@@ -35,6 +36,8 @@ class SpeechAsyncLLM(AsyncLLM):
 def adopt_engine(engine: AsyncLLM) -> None:
     """Give a stock engine our output processor and, where it has replicas, our client of them.
 
+    Where other front ends share the engine, its death is watched for.
+
     Call it inside the engine's event loop and before its first request.
     """
     if isinstance(engine.output_processor, SpeechOutputProcessor):
@@ -45,3 +48,4 @@ def adopt_engine(engine: AsyncLLM) -> None:
     engine.output_processor = SpeechOutputProcessor.from_stock(engine.output_processor)
     keep_living(engine, engine.output_processor.fail)
     engine._run_output_handler()
+    watch_connections(engine.engine_core, engine.output_processor)
