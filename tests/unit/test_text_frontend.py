@@ -9,14 +9,8 @@ import sys
 import pytest
 
 from tests.perf.load import TEXT
-from voxnative.text_frontend import (
-    RULES,
-    SAYABLE,
-    _spelled_out,
-    is_plain,
-    normalize,
-    spell_number,
-)
+from voxnative.spoken_numbers import spell_number
+from voxnative.text_frontend import RULES, SAYABLE, _spelled_out, is_plain, normalize
 
 
 @pytest.mark.parametrize(
