@@ -245,7 +245,8 @@ class LongRun:
         n_pieces = len(request.pieces)
         if n_pieces == 1 and isinstance(failure, Exception):
             raise failure
-        raise PieceError(piece.index, n_pieces, piece.start, piece.end, str(failure))
+        cause = failure if isinstance(failure, Exception) else None
+        raise PieceError(piece.index, n_pieces, piece.start, piece.end, str(failure)) from cause
 
 
 async def _hand_out(making: _Making, made: AsyncGenerator[np.ndarray, None]) -> None:

@@ -210,6 +210,7 @@ def test_a_lost_replica_is_told_and_not_covered_by_another_seed(builder: Request
     with pytest.raises(PieceError, match="piece 2 of 5") as caught:
         asyncio.run(make(builder, engine, lookahead=0).result())
     assert caught.value.index == 2
+    assert isinstance(caught.value.__cause__, ReplicaLostError)
     assert engine.n_requests == 3
 
 

@@ -102,7 +102,7 @@ def engine_dead() -> RequestFailed:
 
 
 def engine_failed(error: EngineError) -> RequestFailed:
-    if isinstance(error, ReplicaLostError):
+    if isinstance(error, ReplicaLostError) or isinstance(error.__cause__, ReplicaLostError):
         return RequestFailed(503, "server_error", "replica_lost", str(error))
     code = "piece_failed" if isinstance(error, PieceError) else "engine_error"
     return RequestFailed(500, "server_error", code, str(error))

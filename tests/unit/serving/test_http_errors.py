@@ -18,6 +18,7 @@ from voxnative.errors import (
     EngineError,
     MissingExtraError,
     ParameterError,
+    PieceError,
     ReplicaLostError,
     TextError,
     TooLargeError,
@@ -63,6 +64,19 @@ def test_every_error_has_a_status(error: Exception, status: int, kind: str, code
     content = failure.body["error"]
     assert (content["type"], content["code"]) == (kind, code)
     assert content["param"] == getattr(error, "field", None)
+
+
+def test_a_piece_says_that_its_replica_was_lost() -> None:
+    piece = PieceError(1, 3, 5, 9, "it failed")
+    for cause, status, code in (
+        (None, 500, "piece_failed"),
+        (EngineError("it failed"), 500, "piece_failed"),
+        (ReplicaLostError("try again"), 503, "replica_lost"),
+    ):
+        piece.__cause__ = cause
+        failure = as_failure(piece)
+        assert failure is not None
+        assert (failure.status, failure.body["error"]["code"]) == (status, code)
 
 
 def test_what_nobody_foresaw_has_none() -> None:
