@@ -34,6 +34,7 @@ from voxnative.engine.replicas import ReplicaClient, least_busy
 
 N_REPLICAS = 3
 SOON_S = 3.0
+LONG_STEP_S = 3.5
 A, B = b"a", b"b"
 
 
@@ -69,6 +70,8 @@ def serve(rank: int, addresses: dict[str, str]) -> None:
             time.sleep(60)
         if method == "answer late":
             time.sleep(0.5)
+        if method == "step":  # a long one, in which nobody is answered
+            time.sleep(LONG_STEP_S)
         send(EngineCoreOutputs(utility_output=UtilityOutput(call_id, result=UtilityResult(rank))))
 
 
@@ -215,6 +218,28 @@ def test_a_failure_that_names_nobody(config: Any, tmp_path: Path) -> None:
         replicas.processes[2].join()
         assert await all_of(client, "finish") == [0, 1]
         assert replicas.counts == [(3, 3), (2, 3)], "one death is told once"
+
+    run(config, tmp_path, scenario)
+
+
+def test_a_long_step_is_no_failure(config: Any, tmp_path: Path) -> None:
+    """All are silent for a while, one for good: the others lose nothing."""
+
+    async def scenario(replicas: Replicas) -> None:
+        client = replicas.client
+        await replicas.add(*"abc")
+        calls = [
+            asyncio.create_task(client._call_utility_async(method, engine=engine))
+            for method, engine in zip(("step", "step", "fail"), client.core_engines, strict=True)
+        ]
+        await asyncio.wait(calls[:2])
+        assert [call.result() for call in calls[:2]] == [0, 1]
+        await replicas.until_left(2)
+        assert replicas.failed == ["c"]
+        assert await all_of(client, "finish") == [0, 1]
+        assert replicas.counts == [(3, 3), (2, 3)]
+        with pytest.raises(EngineDeadError):
+            await calls[2]
 
     run(config, tmp_path, scenario)
 

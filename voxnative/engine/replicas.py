@@ -42,9 +42,11 @@ from vllm.v1.utils import shutdown
 # Below vLLM's logger, whose level and format it takes over.
 logger = init_logger("vllm.voxnative.replicas")
 
-# Seconds for a replica to say that it is not the one that failed; a step may be under way.
-ANSWER_S = 3.0
-LAST_ANSWER_S = 1.0  # when all others have
+# Seconds for a replica to say that it is not the one that failed. A step may be under way, so that
+# nobody is blamed before the failed one's process should have ended by itself, unless all others
+# have answered.
+ANSWER_S = 30.0
+LAST_ANSWER_S = 1.0
 Fail = Callable[[Sequence[str], Exception], None]
 Tell = Callable[[int, int], None]
 
