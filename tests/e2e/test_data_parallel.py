@@ -16,7 +16,7 @@ import pytest
 import torch
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from tests.adapters import write_adapter
+from tests.adapters import EVERYWHERE, write_adapter
 from tests.e2e.test_engine_death import left_by_a_killed_front_end, wait_until_gone
 from tests.e2e.test_isolation import TOLERANCE, eight_requests
 from tests.engines import RecordingEngine
@@ -246,44 +246,104 @@ def test_with_its_last_replica_the_engine_is_dead(replicas: RecordingEngine) -> 
     assert not engines_and_workers()
 
 
-def test_a_replica_that_fails_in_a_step(random_checkpoint: Path, tmp_path: Path) -> None:
-    """It sends one word that is nobody's and ends; the other keeps its adapters and gets more."""
-    for name, seed in (("early", 1), ("late", 2)):
-        write_adapter(tmp_path / name, random_checkpoint, seed=seed, enable_lm=True)
+@pytest.fixture(scope="module")
+def adapters(random_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    fields: dict[str, dict[str, Any]] = {"early": {"enable_lm": True}, "late": EVERYWHERE}
+    return {
+        name: write_adapter(folder / name, random_checkpoint, seed=seed, **fields[name])
+        for seed, name in enumerate(fields, start=1)
+    }
+
+
+@pytest.fixture(scope="module")
+def adapted(random_checkpoint: Path, adapters: dict[str, Path]) -> Iterator[RecordingEngine]:
+    """Two replicas that have one adapter from the start, and room for another."""
     engine = RecordingEngine(
         random_checkpoint,
         data_parallel_size=2,
         max_num_seqs=2,
-        loras={"early": tmp_path / "early"},
+        loras={"early": adapters["early"]},
         max_loras=2,
         max_lora_rank=16,
     )
-    try:
-        calls = load_calls(6)
-        alone = [engine.run(call)[0] for call in calls]
-        early = engine.run(calls[0] | {"lora": "early"})[0]
-        core = engine.api._speech._engine.engine_core
-        dead = family(engine_processes()[0])
-        load = Load(engine.api, calls)
-        wait_until(lambda: sorted(core.engine_inflight.values()) == [3, 3])
-        died = time.monotonic()
-        failing = core._call_utility_async(
-            "collective_rpc", "fail", None, (), {}, engine=core.core_engines[0]
-        )
-        engine.wait(failing)
-        engine.api.load_lora("late", tmp_path / "late")  # a call while it dies
-        load.wait()
-        only_the_dead_ones_requests_failed(load, died, alone)
-        wait_until_gone(dead)
-        nothing_is_left(engine)
-        assert engine.workers("nap", 0.0) == [[1]]
-        same, late = engine.run(calls[0] | {"lora": "early"}, calls[0] | {"lora": "late"})
-        assert (same.latents - early.latents).abs().max() < TOLERANCE
-        n = min(len(late.latents), len(early.latents))
-        assert (late.latents[:n] - early.latents[:n]).abs().max() > TOLERANCE
-        engine.api.unload_lora("early")
-    finally:
-        engine.api.close()
+    yield engine
+    engine.api.close()
+
+
+def resident(engine: RecordingEngine) -> list[list[int]]:
+    """Ids of the adapters in each replica's memory."""
+    core = engine.api._speech._engine.engine_core
+    return [sorted(ids) for ids in engine.wait(core.call_utility_all_async("list_loras"))]
+
+
+def test_an_adapter_sounds_the_same_on_either_replica(
+    adapted: RecordingEngine, adapters: dict[str, Path], voice: Callable[[int, float], np.ndarray]
+) -> None:
+    """Given at the start or loaded later, with a recording, alone and beside the other one."""
+    adapted.api.load_lora("late", adapters["late"])
+    ids, same_ids = resident(adapted)
+    assert ids == same_ids
+    assert len(ids) == 2
+
+    call = {"text": "who is it", "seed": 5, "max_steps": 20, "reference": (voice(140, 0.5), 16_000)}
+    calls = [call, call | {"lora": "early"}, call | {"lora": "late"}]
+    spoken = []
+    for one in calls:
+        runs = [adapted.run(one)[0] for _ in range(4)]
+        assert {run.replica for run in runs} == {0, 1}
+        for run in runs[1:]:
+            assert torch.equal(run.latents, runs[0].latents)
+            assert np.array_equal(run.result.samples, runs[0].result.samples)
+        spoken.append(runs[0])
+    plain, early, late = (run.latents for run in spoken)
+    for one, other in ((plain, early), (plain, late), (early, late)):
+        n = min(len(one), len(other))
+        assert (one[:n] - other[:n]).abs().max() > 0.1
+
+    together = adapted.run(*calls[1:], *calls[1:])
+    assert sorted(run.replica for run in together) == [0, 0, 1, 1]
+    for got, expected in zip(together, spoken[1:] * 2, strict=True):
+        error = (got.latents - expected.latents).abs().max()
+        print(f"replica {got.replica}: {error:.2e} from a run alone")
+        assert error < TOLERANCE
+
+    adapted.api.unload_lora("late")
+    wait_until(lambda: resident(adapted) == [ids[:1]] * 2)
+
+
+def test_a_replica_that_fails_in_a_step(
+    adapted: RecordingEngine, adapters: dict[str, Path]
+) -> None:
+    """It sends one word that is nobody's and ends; the other keeps its adapters and gets more.
+
+    The last test of this engine.
+    """
+    engine = adapted
+    calls = load_calls(6)
+    alone = [engine.run(call)[0] for call in calls]
+    early = engine.run(calls[0] | {"lora": "early"})[0]
+    core = engine.api._speech._engine.engine_core
+    dead = family(engine_processes()[0])
+    load = Load(engine.api, calls)
+    wait_until(lambda: sorted(core.engine_inflight.values()) == [3, 3])
+    died = time.monotonic()
+    failing = core._call_utility_async(
+        "collective_rpc", "fail", None, (), {}, engine=core.core_engines[0]
+    )
+    engine.wait(failing)
+    engine.api.load_lora("late", adapters["late"])  # a call while it dies
+    load.wait()
+    only_the_dead_ones_requests_failed(load, died, alone)
+    wait_until_gone(dead)
+    nothing_is_left(engine)
+    assert engine.workers("nap", 0.0) == [[1]]
+    same, late = engine.run(calls[0] | {"lora": "early"}, calls[0] | {"lora": "late"})
+    assert (same.latents - early.latents).abs().max() < TOLERANCE
+    n = min(len(late.latents), len(early.latents))
+    assert (late.latents[:n] - early.latents[:n]).abs().max() > TOLERANCE
+    engine.api.unload_lora("early")
+    engine.api.close()
     assert not engines_and_workers()
 
 
