@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
-from vllm.v1.engine.exceptions import EngineDeadError
 
 from voxnative.config import VoxConfig
 from voxnative.serving.http_errors import engine_dead
@@ -23,6 +22,8 @@ def latent_encoder(engine: Any, config: VoxConfig) -> Encode:
         engine: vLLM's ``AsyncLLM`` with one of voxnative's workers.
         config: of the checkpoint that it runs.
     """
+
+    from vllm.v1.engine.exceptions import EngineDeadError  # brings the whole engine along
 
     async def encode(samples: np.ndarray) -> np.ndarray:
         padded = np.pad(samples, (0, -len(samples) % config.patch_samples_in))
