@@ -1,9 +1,11 @@
 """vLLM's asynchronous engine with our output processor and replicas that outlive each other."""
 
+from typing import Any
+
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
 
-from voxnative.engine.connection_watch import watch_connections
+from voxnative.engine.connection_watch import end_all, watch_connections
 from voxnative.engine.output import SpeechOutputProcessor
 from voxnative.engine.replicas import keep_living
 
@@ -45,7 +47,12 @@ def adopt_engine(engine: AsyncLLM) -> None:
     if engine.output_handler is not None:
         engine.output_handler.cancel()  # it captured the stock processor and client
         engine.output_handler = None
-    engine.output_processor = SpeechOutputProcessor.from_stock(engine.output_processor)
-    keep_living(engine, engine.output_processor.fail)
+    processor = engine.output_processor = SpeechOutputProcessor.from_stock(engine.output_processor)
+    keep_living(engine, processor.fail)
     engine._run_output_handler()
-    watch_connections(engine.engine_core, engine.output_processor)
+    client: Any = engine.engine_core
+    handler: Any = engine.output_handler
+    # A shutdown cancels the handler before it can tell those who wait, and an HTTP server then
+    # waits for them.
+    handler.add_done_callback(lambda _: end_all(client, processor))
+    watch_connections(client, processor)

@@ -70,14 +70,14 @@ async def _watch(
         if socket is not None and not socket.closed:
             socket.disable_monitor()
         monitor.close(linger=0)
-    _end(client, processor)
-
-
-def _end(client: AsyncMPClient, processor: SpeechOutputProcessor) -> None:
-    """Let everybody who waits for an engine go on, with an error."""
     n_open = len(processor.request_states)
     if not client.resources.engine_dead:  # not closed by us, and no engine has said that it fails
         logger.error("An engine has died: %d open requests end with an error.", n_open)
+    end_all(client, processor)
+
+
+def end_all(client: AsyncMPClient, processor: SpeechOutputProcessor) -> None:
+    """Let everybody who waits for the engine go on, with an error."""
     client.resources.engine_dead = True
     processor.fail(list(processor.request_states), EngineDeadError())
     for answer in client.utility_results.values():
