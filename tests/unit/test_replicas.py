@@ -153,6 +153,8 @@ def run(config: Any, folder: Path, scenario: Any) -> None:
                 await scenario(replicas)
         finally:
             replicas.client.shutdown()
+        for process in replicas.processes:
+            process.join(SOON_S)  # vLLM kills, and does not wait for the end
         assert not any(process.is_alive() for process in replicas.processes)
 
     asyncio.run(whole())
