@@ -94,9 +94,6 @@ class AsyncVoxNative:
             model: the checkpoint that the engine was started with.
             engine: vLLM's ``AsyncLLM``.
         """
-        from voxnative.engine.async_engine import adopt_engine
-
-        adopt_engine(engine)
         speech = cls(model)
         speech._attach(engine)
         speech._owns_engine = False
@@ -117,7 +114,6 @@ class AsyncVoxNative:
             EngineError: the engine did not come up; the cause is chained.
         """
         from voxnative.checkpoint_shapes import verify_checkpoint
-        from voxnative.engine.async_engine import adopt_engine
         from voxnative.engine.lora_registry import lora_settings
         from voxnative.engine.start import engine_args, start_engine
 
@@ -130,9 +126,9 @@ class AsyncVoxNative:
             settings = lora_settings(ranks) | settings
         try:
             args = engine_args(self.directory, self.config, **settings)
-            engine = await asyncio.to_thread(start_engine, args)
-            adopt_engine(engine)
-            self._attach(engine)
+            # No name for the engine here: this frame may outlive it, and vLLM's engine, which
+            # shuts itself down when it is dropped, cannot do so when the interpreter ends.
+            self._attach(await asyncio.to_thread(start_engine, args))
             freeze_heap()
         except (RuntimeError, ValueError, TypeError) as error:  # vLLM's own, of every kind
             raise EngineError(f"the engine did not start: {error}") from error
@@ -152,8 +148,10 @@ class AsyncVoxNative:
         return [read_adapter(d, self.config, max_rank).rank for d in directories]
 
     def _attach(self, engine: Any) -> None:
+        from voxnative.engine.async_engine import adopt_engine
         from voxnative.engine.lora_registry import LoRARegistry
 
+        adopt_engine(engine)
         self._engine = engine
         self._loras = LoRARegistry(engine, self.config)
         context_len = engine.model_config.max_model_len
