@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import uuid
@@ -19,6 +20,7 @@ from vllm.plugins import load_general_plugins
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 from voxnative.engine.model import VoxCPM2ForSpeech
+from voxnative.frozen_heap import freeze_heap, thaw_heap
 
 N_RANKS = 2
 N_TOKENS = 5
@@ -43,8 +45,13 @@ def run_ranks(checkpoint: Path, folder: Path) -> list[dict[str, Any]]:
         context.Process(target=_rank, args=(rank, checkpoint, folder, name))
         for rank in range(N_RANKS)
     ]
+    # What earlier tests left (engines' clients, event loops) is taken apart here, where its threads
+    # are, and not by a collection in a child, which would wait for them.
+    gc.collect()
+    freeze_heap()
     for process in processes:
         process.start()
+    thaw_heap()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * N_RANKS
