@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.executor import Executor
 
 from tests.helpers.runtime import free_port
+from tests.helpers.scripted_replicas import start_replicas
 from tests.unit.test_output import add
 from tests.unit.test_replicas import N_REPLICAS, config, serve
 from voxnative.engine.async_engine import adopt_engine
@@ -27,13 +27,7 @@ def test_a_shutdown_ends_what_is_open(config: Any, tmp_path: Path, in_thread: bo
     # Not ipc: connections of this machine are watched.
     names = ("input_address", "output_address")
     addresses = {name: f"tcp://127.0.0.1:{free_port()}" for name in names}
-    context = multiprocessing.get_context("fork")
-    replicas: list[Any] = [
-        context.Process(target=serve, args=(rank, addresses), daemon=True)
-        for rank in range(N_REPLICAS)
-    ]
-    for replica in replicas:
-        replica.start()
+    replicas = start_replicas(serve, N_REPLICAS, addresses)
     addresses["stats_update_address"] = f"ipc://{tmp_path}/stats"
 
     async def scenario() -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm import AsyncEngineArgs
 from vllm.v1.engine.core_client import DPLBAsyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.engine.utils import bind_engine_zmq_listeners
 from vllm.v1.executor import Executor
 
-from tests.checkpoints import write_checkpoint
+from tests.helpers.scripted_replicas import replica_config, start_replicas
 from tests.unit.test_output import add
 from tests.unit.test_replicas import request, serve
 from voxnative.engine.connection_watch import watch_connections
@@ -42,13 +40,7 @@ class FrontEnd:
             "input_address": listeners.inputs[0].address,
             "output_address": listeners.outputs[0].address,
         }
-        context = multiprocessing.get_context("fork")
-        engines: list[Any] = [
-            context.Process(target=serve, args=(rank, addresses), daemon=True)
-            for rank in range(N_ENGINES)
-        ]
-        for engine in engines:
-            engine.start()
+        engines = start_replicas(serve, N_ENGINES, addresses)
         addresses |= {
             "input_listener": listeners.inputs[0].socket,
             "output_listener": listeners.outputs[0].socket,
@@ -76,16 +68,7 @@ class FrontEnd:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from vllm.plugins import load_general_plugins
-
-    load_general_plugins()
-    checkpoint = write_checkpoint(tmp_path_factory.mktemp("front_end") / "checkpoint")
-    return AsyncEngineArgs(
-        str(checkpoint),
-        data_parallel_size=N_ENGINES,
-        kv_cache_memory_bytes=1 << 20,
-        skip_tokenizer_init=True,
-    ).create_engine_config()
+    return replica_config(tmp_path_factory.mktemp("front_end"), N_ENGINES)
 
 
 def run(

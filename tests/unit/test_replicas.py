@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Coroutine, Sequence
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 import zmq
-from vllm import AsyncEngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import (
     EngineCoreOutput,
@@ -29,7 +27,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.executor import Executor
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder, UtilityResult
 
-from tests.checkpoints import write_checkpoint
+from tests.helpers.scripted_replicas import replica_config, start_replicas
 from voxnative.engine.replicas import ReplicaClient, least_busy
 
 N_REPLICAS = 3
@@ -87,13 +85,7 @@ class Replicas:
     @classmethod
     def start(cls, config: Any, folder: Path) -> Replicas:
         addresses = {f"{name}_address": f"ipc://{folder}/{name}" for name in ("input", "output")}
-        context = multiprocessing.get_context("fork")
-        processes: list[Any] = [
-            context.Process(target=serve, args=(rank, addresses), daemon=True)
-            for rank in range(N_REPLICAS)
-        ]
-        for process in processes:
-            process.start()
+        processes = start_replicas(serve, N_REPLICAS, addresses)
         addresses["stats_update_address"] = f"ipc://{folder}/stats"
         stock = DPLBAsyncMPClient(config, Executor.get_class(config), False, addresses)
         replicas = cls(None, processes)  # type: ignore[arg-type]
@@ -133,16 +125,7 @@ def request(name: str, rank: int | None) -> EngineCoreRequest:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from vllm.plugins import load_general_plugins
-
-    load_general_plugins()
-    checkpoint = write_checkpoint(tmp_path_factory.mktemp("replicas") / "checkpoint")
-    return AsyncEngineArgs(
-        str(checkpoint),
-        data_parallel_size=N_REPLICAS,
-        kv_cache_memory_bytes=1 << 20,
-        skip_tokenizer_init=True,
-    ).create_engine_config()
+    return replica_config(tmp_path_factory.mktemp("replicas"), N_REPLICAS)
 
 
 def run(config: Any, folder: Path, scenario: Any) -> None:
